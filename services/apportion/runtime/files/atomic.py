@@ -22,12 +22,8 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     except BaseException:
         Path(beside).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """The name of a new file is on the disk only once its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    # The name of a new file is on the disk only once its folder is.
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:

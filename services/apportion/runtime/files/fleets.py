@@ -249,15 +249,12 @@ def _nodes(
         except SimulationInvalid as error:
             wrong.append(f"{where('devices')}: node {name!r}: {error}")
             continue
-        nodes.append(SimulatedNode(name, devices, _host(row, len(devices))))
+        shares = max(1, len(devices))
+        host = Host(
+            cpu_milli=CPU_MILLI_PER_DEVICE * shares if row.cpu_milli is None else row.cpu_milli,
+            memory_mib=MEMORY_MIB_PER_DEVICE * shares if row.memory_mib is None else row.memory_mib,
+            pods=row.pods,
+            labels={HOSTNAME: row.node} | row.labels,  # as a kubelet labels its node
+        )
+        nodes.append(SimulatedNode(name, devices, host))
     return nodes
-
-
-def _host(row: _Row, devices: int) -> Host:
-    shares = max(1, devices)
-    return Host(
-        cpu_milli=CPU_MILLI_PER_DEVICE * shares if row.cpu_milli is None else row.cpu_milli,
-        memory_mib=MEMORY_MIB_PER_DEVICE * shares if row.memory_mib is None else row.memory_mib,
-        pods=row.pods,
-        labels={HOSTNAME: row.node} | row.labels,  # as a kubelet labels its node
-    )

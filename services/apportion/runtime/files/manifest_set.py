@@ -15,7 +15,7 @@ from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.suggestions import did_you_mean
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.document import items_of
-from apportion.core.workloads.kinds.drafts import Manifest, PodDraft
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import limit_of
 from apportion.core.workloads.lint.typo_checks import left_elsewhere, queues_named, suspects
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
@@ -142,11 +142,6 @@ class _Reader:
         self._left -= len(manifest.pods)
         if self._left < 0:
             raise TooManyPods(f"more than {self._most} pods")
-        self._add(document, manifest)
-        for queue, at in queues_named(item, manifest):
-            self.wish.queues.setdefault(queue, (document, f"{prefix}{at}"))
-
-    def _add(self, document: Document, manifest: Manifest) -> None:
         wish = self.wish
         if manifest.kind == "Deployment":
             wish.deployments.add((manifest.namespace, f"Deployment/{manifest.name}"))
@@ -164,3 +159,5 @@ class _Reader:
                 continue
             self._seen.add(name)
             wish.pods.append(pod)
+        for queue, at in queues_named(item, manifest):
+            self.wish.queues.setdefault(queue, (document, f"{prefix}{at}"))

@@ -69,7 +69,20 @@ class Parsed:
 
     def line_of(self, path: str) -> int:
         """The line of a field, or of the deepest part of its path that is there."""
-        return self.line + _offset(self.text, path)
+        node = _composed(self.text)
+        offset = node.start_mark.line if node else 0
+        for key, index, name in _PATH.findall(path):
+            if isinstance(node, yaml.SequenceNode) and index and int(index) < len(node.value):
+                node = node.value[int(index)]
+                offset = node.start_mark.line
+            elif isinstance(node, yaml.MappingNode):
+                found = _fields(node).get(key or name)
+                if found is None:
+                    break
+                offset, node = found[0].start_mark.line, found[1]
+            else:
+                break
+        return self.line + int(offset)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -288,24 +301,6 @@ def _fields(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
     of a mapping with thousands of doubtful keys each would be looked for among all.
     """
     return {key.value: (key, value) for key, value in node.value}
-
-
-def _offset(text: str, path: str) -> int:
-    """How many lines below the first one a field stands."""
-    node = _composed(text)
-    offset = node.start_mark.line if node else 0
-    for key, index, name in _PATH.findall(path):
-        if isinstance(node, yaml.SequenceNode) and index and int(index) < len(node.value):
-            node = node.value[int(index)]
-            offset = node.start_mark.line
-        elif isinstance(node, yaml.MappingNode):
-            found = _fields(node).get(key or name)
-            if found is None:
-                break
-            offset, node = found[0].start_mark.line, found[1]
-        else:
-            break
-    return int(offset)
 
 
 def written(value: object) -> str:

@@ -107,7 +107,9 @@ class _Connection:
             connector=self._client.rest_client.pool_manager.connector, connector_owner=False
         )
         self.more: dict[str, Any] = {}
-        proxy = configuration.proxy or _environment_proxy(configuration.host)
+        proxy, url = configuration.proxy, urlsplit(configuration.host)
+        if not proxy and not proxy_bypass(url.hostname or ""):
+            proxy = getproxies().get(url.scheme, "")
         if proxy:
             self.more["proxy"] = proxy
         if configuration.tls_server_name:
@@ -210,8 +212,19 @@ class KubeApi:
                 if response.status >= HTTP_ERRORS:
                     raise _refusal(response.status, await _limited(response))
                 yield b""
-                async for line in _split(response):
-                    yield line
+                # Whole lines; what the connection ends in the middle of is dropped and comes again.
+                rest: list[bytes] = []
+                size = 0
+                async for part in response.content.iter_any():
+                    *lines, last = part.split(b"\n")
+                    for line in lines:
+                        yield b"".join(rest) + line if rest else line
+                        rest, size = [], 0
+                    if last:
+                        rest.append(last)
+                        size += len(last)
+                        if size > LINE_BYTES_MAX:
+                            raise ValueError(f"one event has more than {LINE_BYTES_MAX} bytes")
         except _FAILURES as error:
             raise _unavailable("GET", path, error) from error
 
@@ -320,13 +333,6 @@ def _in_cluster() -> bool:
     return True
 
 
-def _environment_proxy(host: str) -> str:
-    url = urlsplit(host)
-    if proxy_bypass(url.hostname or ""):
-        return ""
-    return getproxies().get(url.scheme, "")
-
-
 async def _limited(response: aiohttp.ClientResponse) -> bytes:
     parts: list[bytes] = []
     size = 0
@@ -336,22 +342,6 @@ async def _limited(response: aiohttp.ClientResponse) -> bytes:
             raise ValueError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
         parts.append(part)
     return b"".join(parts)
-
-
-async def _split(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Whole lines; what the connection ends in the middle of is dropped and comes again."""
-    rest: list[bytes] = []
-    size = 0
-    async for part in response.content.iter_any():
-        *lines, last = part.split(b"\n")
-        for line in lines:
-            yield b"".join(rest) + line if rest else line
-            rest, size = [], 0
-        if last:
-            rest.append(last)
-            size += len(last)
-            if size > LINE_BYTES_MAX:
-                raise ValueError(f"one event has more than {LINE_BYTES_MAX} bytes")
 
 
 def _refusal(status: int, body: bytes) -> KubeRefused:

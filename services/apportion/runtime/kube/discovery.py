@@ -90,7 +90,15 @@ class Discovery:
     async def look(self) -> None:
         """Ask the server once; where it does not answer, what was known holds."""
         try:
-            found = await self._ask()
+            groups = _decode_groups(await self._api.get(APIS)).groups
+            paths = set[str]()
+            for group in groups:
+                for version in group.versions if group.name in self._groups else ():
+                    at = f"{APIS}/{version.group_version}"
+                    listed = _decode_resources(await self._api.get(at))
+                    names = (each.name for each in listed.resources or ())
+                    paths |= {f"{at}/{name}" for name in names if "/" not in name}
+            found = frozenset(paths)
         except (KubeUnavailable, KubeRefused, msgspec.MsgspecError):
             return
         if found != self._paths:
@@ -98,14 +106,3 @@ class Discovery:
             news, self._news = self._news, asyncio.Event()
             news.set()
             self.changed()
-
-    async def _ask(self) -> frozenset[str]:
-        groups = _decode_groups(await self._api.get(APIS)).groups
-        found = set[str]()
-        for group in groups:
-            for version in group.versions if group.name in self._groups else ():
-                at = f"{APIS}/{version.group_version}"
-                listed = _decode_resources(await self._api.get(at))
-                names = (each.name for each in listed.resources or ())
-                found |= {f"{at}/{name}" for name in names if "/" not in name}
-        return frozenset(found)

@@ -212,7 +212,11 @@ class Watch:
             try:
                 if not self._version or self._listed_s < self._doubted_s:
                     await self._list()
-                await self._follow_until_doubted()
+                try:
+                    async with asyncio.timeout(None) as self._following:
+                        await self._follow()
+                finally:
+                    self._following = None
             except TimeoutError:
                 continue  # a list is due
             except _Expired:
@@ -251,13 +255,6 @@ class Watch:
         if since_s is not None:
             self._returned(since_s)
         self._in_step()
-
-    async def _follow_until_doubted(self) -> None:
-        try:
-            async with asyncio.timeout(None) as self._following:
-                await self._follow()
-        finally:
-            self._following = None
 
     async def _follow(self) -> None:
         query = {

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import IO, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from apportion.core.ledger.rules import Said, said_at
 from apportion.runtime.ledger.port import Record
 from apportion_schemas.decoding import from_outside
 
+T = TypeVar("T")
 FORMAT = 1
 LINE_BYTES_MAX = 16 << 20
 """A message of a megabyte, escaped as far as JSON may."""
@@ -160,12 +161,25 @@ class ArchiveReader:
                 number += 1
                 line = _read(file, path, number)
                 offset += len(line) + 1
+                where = f"{path}:{number}"
                 if line.startswith(b'{"revisions"'):
-                    _check_end(_closing(line, path, number), before, revisions, f"{path}:{number}")
+                    end = _decoded(_decode_closing, line, f"{where}: no last line")
+                    if (end.revisions, end.hash) != (revisions, before):
+                        raise ArchiveError(
+                            f"{where}: the last line speaks of {end.revisions} other records"
+                        )
                     if file.read(1):
-                        raise ArchiveError(f"{path}:{number}: there is more behind the last line")
+                        raise ArchiveError(f"{where}: there is more behind the last line")
                     return
-                record, before = _record(line, before, f"{path}:{number}")
+                written = _decoded(_decode_line, line, f"{where}: no record")
+                payload = written.base64 if written.payload is None else written.payload.encode()
+                record = Record(written.revision, written.subject, payload or b"")
+                if _link(before, record) != written.hash:
+                    raise ArchiveError(
+                        f"{where}: revision {written.revision} is not what was archived, or the "
+                        "line before it is gone: its hash does not follow"
+                    )
+                before = written.hash
                 revisions += 1
                 self.place = Place(offset, number, before, revisions)
                 yield record
@@ -204,13 +218,11 @@ def read_span(path: Path) -> tuple[int, int]:
         line = _read(file, path, 2)
         if line.startswith(b'{"revisions"'):
             return 1, 0
-        try:
-            first = _decode_line(line).revision
-        except msgspec.DecodeError as error:
-            raise ArchiveError(f"{path}:2: no record: {error}") from None
+        first = _decoded(_decode_line, line, f"{path}:2: no record").revision
         file.seek(max(0, path.stat().st_size - CLOSING_BYTES_MAX))
         closing = file.read().removesuffix(b"\n").rpartition(b"\n")[2]
-        return first, first + _closing(closing, path, -1).revisions - 1
+        end = _decoded(_decode_closing, closing, f"{path}:-1: no last line")
+        return first, first + end.revisions - 1
 
 
 def _beginning(file: IO[bytes], path: Path) -> Place:
@@ -221,15 +233,19 @@ def _beginning(file: IO[bytes], path: Path) -> Place:
 
 
 def _opening(line: bytes, path: Path) -> Opening:
-    try:
-        found = _decode_opening(line)
-    except msgspec.DecodeError as error:
-        raise ArchiveError(f"{path} is no archive of a ledger: {error}") from None
+    found = _decoded(_decode_opening, line, f"{path} is no archive of a ledger")
     if found.apportion_archive != FORMAT:
         raise ArchiveError(
             f"{path} is of format {found.apportion_archive} and this build reads {FORMAT}"
         )
     return found
+
+
+def _decoded(decode: Callable[[bytes], T], line: bytes, why: str) -> T:
+    try:
+        return decode(line)
+    except msgspec.DecodeError as error:
+        raise ArchiveError(f"{why}: {error}") from None
 
 
 def _read(file: IO[bytes], path: Path, number: int) -> bytes:
@@ -239,33 +255,6 @@ def _read(file: IO[bytes], path: Path, number: int) -> bytes:
     if not line.endswith(b"\n"):
         raise ArchiveError(f"{path}:{number}: the line is cut, or longer than {LINE_BYTES_MAX}")
     return line[:-1]
-
-
-def _record(text: bytes, before: str, where: str) -> tuple[Record, str]:
-    try:
-        line = _decode_line(text)
-    except msgspec.DecodeError as error:
-        raise ArchiveError(f"{where}: no record: {error}") from None
-    payload = line.base64 if line.payload is None else line.payload.encode()
-    record = Record(line.revision, line.subject, payload or b"")
-    if _link(before, record) != line.hash:
-        raise ArchiveError(
-            f"{where}: revision {line.revision} is not what was archived, or the line before it "
-            "is gone: its hash does not follow"
-        )
-    return record, line.hash
-
-
-def _closing(line: bytes, path: Path, number: int) -> _Closing:
-    try:
-        return _decode_closing(line)
-    except msgspec.DecodeError as error:
-        raise ArchiveError(f"{path}:{number}: no last line: {error}") from None
-
-
-def _check_end(closing: _Closing, before: str, revisions: int, where: str) -> None:
-    if (closing.revisions, closing.hash) != (revisions, before):
-        raise ArchiveError(f"{where}: the last line speaks of {closing.revisions} other records")
 
 
 def archive_facts(folder: Path, *, now: datetime) -> ArchiveFacts:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -102,12 +101,7 @@ class GroupCommit:
         self._task = asyncio.create_task(self._run(), name="group commit")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closed = True
         if self._task is not None:
             if not self._task.done():
@@ -197,13 +191,18 @@ class GroupCommit:
                 if len(batch) == 1:
                     batch[0].settle(await self._verdict(batch[0], refused))
                     continue
-                blamed = [unit for unit in batch if _concerns(refused, unit)] or batch
+                blamed = batch
+                if isinstance(refused, FenceRefused):
+                    at, expected = refused.subject, refused.expected
+                    blamed = [each for each in batch if each.fenced.get(at) == expected] or batch
                 await asyncio.gather(*(self._commit([unit]) for unit in blamed))
             except LedgerError as failure:
                 for unit in batch:
                     unit.settle(failure)
             else:
-                _settle_all(batch, revisions)
+                places = iter(revisions)
+                for unit in batch:
+                    unit.settle([Appended(next(places)) for _ in unit.drafts])
 
     async def _append(self, batch: Sequence[_Unit]) -> list[int]:
         """Append, and again with the same ids while the outcome is unknown."""
@@ -239,18 +238,3 @@ class GroupCommit:
 
 def _closing() -> LedgerUnavailable:
     return LedgerUnavailable("this writer is closing and takes no more appends")
-
-
-def _settle_all(batch: list[_Unit], revisions: list[int]) -> None:
-    start = 0
-    for unit in batch:
-        end = start + len(unit.drafts)
-        unit.settle([Appended(revision) for revision in revisions[start:end]])
-        start = end
-
-
-def _concerns(refused: LedgerError, unit: _Unit) -> bool:
-    """Whether a refusal of the whole batch can be pinned on `unit`."""
-    return isinstance(refused, FenceRefused) and unit.fenced.get(refused.subject) == (
-        refused.expected
-    )

@@ -81,13 +81,10 @@ class ReceiptCheck:
         yield from self._advance(revision)
         if self._found is not None and self._found.checkpoint.last >= revision:
             signed = self._found.checkpoint
+            # Without fingerprints, what was read of the segment may be wrong already.
+            blind = self._tree is not None and self._tree.size > 0 and self._fingerprints is None
             text = f"the ledger ends before {revision}, and {self._found.path.name} signed more"
-            yield signed.first if self._blind else revision, text
-
-    @property
-    def _blind(self) -> bool:
-        """Whether what is read now may be wrong already, for it has no fingerprints."""
-        return self._tree is not None and self._tree.size > 0 and self._fingerprints is None
+            yield signed.first if blind else revision, text
 
     def _advance(self, revision: int) -> Iterator[Wrong]:
         """Go on to the receipt whose segment has this revision, or comes behind it."""

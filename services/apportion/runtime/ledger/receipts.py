@@ -126,7 +126,16 @@ class Receipts:
             found = _read(path)
             check_signature(found.receipt, keys, where=str(path))
             if before is not None:
-                _check_follows(before, found)
+                old, new = before.checkpoint, found.checkpoint
+                if (new.stream, new.created) != (old.stream, old.created):
+                    raise ReceiptInvalid(
+                        f"{found.path}: of the ledger made at {new.created}, not {old.created}"
+                    )
+                if new.first != old.last + 1 or new.previous != hash_of(old):
+                    raise ReceiptInvalid(
+                        f"{found.path}: does not follow {before.path.name}, which ends at "
+                        f"{old.last}: receipts between them are gone, or were made anew"
+                    )
             yield found
             before = found
 
@@ -177,11 +186,6 @@ class Receipts:
             fingerprints=sha256(fingerprints).hexdigest(),
             previous=hash_of(newest.checkpoint) if newest else "",
         )
-        return self._save(key, checkpoint, fingerprints, state)
-
-    def _save(
-        self, key: SigningKey, checkpoint: Checkpoint, fingerprints: bytes, state: State
-    ) -> Found:
         path = self._folder / f"receipt-{checkpoint.last:020}.json"
         receipt = Receipt(checkpoint, key.id, key.sign(signed_bytes(checkpoint)))
         write_whole(_beside(path), fingerprints)
@@ -211,19 +215,6 @@ def check_signature(receipt: Receipt, keys: Sequence[VerifyingKey], *, where: st
     if receipt.key not in {key.id for key in keys}:
         raise ReceiptInvalid(f"{where}: signed by key {receipt.key[:32]!r}, and --key is {known}")
     raise ReceiptInvalid(f"{where}: its signature is not that of key {receipt.key}")
-
-
-def _check_follows(before: Found, found: Found) -> None:
-    old, new = before.checkpoint, found.checkpoint
-    if (new.stream, new.created) != (old.stream, old.created):
-        raise ReceiptInvalid(
-            f"{found.path}: of the ledger made at {new.created}, not {old.created}"
-        )
-    if new.first != old.last + 1 or new.previous != hash_of(old):
-        raise ReceiptInvalid(
-            f"{found.path}: does not follow {before.path.name}, which ends at {old.last}: receipts "
-            "between them are gone, or were made anew"
-        )
 
 
 def _read(path: Path) -> Found:

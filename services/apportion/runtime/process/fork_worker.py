@@ -109,7 +109,17 @@ def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> No
     """Work, answer and end; nothing of the process that we are a copy of is ever run again."""
     code = 1
     try:
-        _part_from_the_process(pipe, seconds)
+        signal.set_wakeup_fd(-1)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _close_all_but(pipe)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        limit = int(seconds) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        os.nice(NICE)
+        gc.freeze()  # what is shared stays shared: the collector writes into whatever it looks at
         _send(pipe, work(lambda said: _send(pipe, said)), last=True)
         code = 0
     except BaseException as error:  # noqa: BLE001 - there is nobody above us
@@ -117,20 +127,6 @@ def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> No
             os.write(2, f"what was done apart failed: {error!r}\n".encode())
     finally:
         os._exit(code)
-
-
-def _part_from_the_process(pipe: int, seconds: float) -> None:
-    signal.set_wakeup_fd(-1)
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    _close_all_but(pipe)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    limit = int(seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-    os.nice(NICE)
-    gc.freeze()  # what is shared stays shared: the collector writes into whatever it looks at
 
 
 def _close_all_but(pipe: int) -> None:

@@ -69,19 +69,14 @@ def gather() -> None:
     if _held() < WORTH or not _ENABLED.exists() or "[never]" in _ENABLED.read_text():
         return
     madvise = ctypes.CDLL(None).madvise
-    for begin, end in _dense_areas():
-        for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):  # a kernel that knows one not refuses it
-            madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), advice)
-
-
-def _dense_areas() -> Iterator[tuple[int, int]]:
-    """Where huge pages fit into the anonymous areas that are in use; see proc(5)."""
-    for area in _AREA.finditer(_AREAS.read_text(errors="replace")):
+    for area in _AREA.finditer(_AREAS.read_text(errors="replace")):  # anonymous; see proc(5)
         begin, end = int(area[1], 16), int(area[2], 16)
-        if int(area[3]) * 1024 >= DENSE * (end - begin):
-            first, last = -(-begin // PAGE) * PAGE, end // PAGE * PAGE
-            if first < last:
-                yield first, last
+        if int(area[3]) * 1024 < DENSE * (end - begin):
+            continue
+        first, last = -(-begin // PAGE) * PAGE, end // PAGE * PAGE
+        for advice in (MADV_HUGEPAGE, MADV_COLLAPSE) if first < last else ():
+            # A kernel that does not know one refuses it.
+            madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
 
 
 GIVEN_BACK_S: Final = 30.0

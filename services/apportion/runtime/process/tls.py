@@ -83,7 +83,9 @@ class ClientTls:
             ConfigError: a file cannot be used, and none could be before.
         """
         try:
-            stamp = tuple(_stamp(path) for path in self._paths())
+            files = self.files
+            named = zip(_NAMES, (files.ca, files.certificate, files.key), strict=True)
+            stamp = tuple(_stamp(f"{files.setting}_{name}", path) for name, path in named if path)
             if self._context is None or stamp != self._stamp:
                 self._context = self._made()
                 self._stamp = stamp
@@ -93,14 +95,18 @@ class ClientTls:
             _log.warning("certificates: %s; those of before are used on", error)
         return self._context
 
-    def _paths(self) -> tuple[tuple[str, str], ...]:
-        files = self.files
-        named = zip(_NAMES, (files.ca, files.certificate, files.key), strict=True)
-        return tuple((f"{files.setting}_{name}", path) for name, path in named if path)
-
     def _made(self) -> ssl.SSLContext:
         files = self.files
-        context = ssl.create_default_context(cadata=_authorities(files) if files.ca else None)
+        authorities = None
+        if files.ca:
+            authorities = read_pem(f"{files.setting}_CA", files.ca)
+        try:
+            context = ssl.create_default_context(cadata=authorities)
+        except (ssl.SSLError, ValueError) as error:
+            if not files.ca:
+                raise
+            fix = f"no certificate can be read in it ({_reason(error)}); name the CA's PEM file"
+            raise ConfigError(f"{files.setting}_CA", files.ca, fix) from None
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if files.certificate:
             load_pair(context, f"{files.setting}_CERT", Path(files.certificate), Path(files.key))
@@ -161,19 +167,7 @@ def explained(failure: BaseException, setting: str) -> str:
     return ""
 
 
-def _authorities(files: TlsFiles) -> str:
-    setting = f"{files.setting}_CA"
-    found = read_pem(setting, files.ca)
-    try:
-        ssl.create_default_context(cadata=found)
-    except (ssl.SSLError, ValueError) as error:
-        fix = f"no certificate can be read in it ({_reason(error)}); name the CA's PEM file"
-        raise ConfigError(setting, files.ca, fix) from None
-    return found
-
-
-def _stamp(named: tuple[str, str]) -> tuple[int, int, int]:
-    setting, path = named
+def _stamp(setting: str, path: str) -> tuple[int, int, int]:
     try:
         found = Path(path).stat()
     except OSError as error:

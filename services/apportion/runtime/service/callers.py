@@ -57,21 +57,15 @@ def read_pod(raw: msgspec.Raw | bytes) -> Any:
     """
     if len(raw) > POD_BYTES_MAX:
         raise PodTooLarge(f"the pod has {len(raw)} bytes; at most {POD_BYTES_MAX}")
-    count = _containers(bytes(raw))
-    if count > CONTAINERS_MAX:
-        raise PodTooLarge(f"the pod has {count} containers; at most {CONTAINERS_MAX}")
-    return read_body(_decode, bytes(raw), "a pod")
-
-
-def _containers(raw: bytes) -> int:
-    """How many there are of all kinds; what has another form is for others to refuse."""
-    count = 0
+    count = 0  # of all kinds; what has another form is for others to refuse
     with contextlib.suppress(msgspec.MsgspecError):
-        spec = _fields(_fields(raw).get("spec", b"{}"))
+        spec = _fields(_fields(bytes(raw)).get("spec", b"{}"))
         for kind in ("containers", "initContainers", "ephemeralContainers"):
             with contextlib.suppress(msgspec.ValidationError):
                 count += len(_list(spec.get(kind, b"[]")))
-    return count
+    if count > CONTAINERS_MAX:
+        raise PodTooLarge(f"the pod has {count} containers; at most {CONTAINERS_MAX}")
+    return read_body(_decode, bytes(raw), "a pod")
 
 
 def answering(

@@ -66,7 +66,6 @@ class HttpServer:
     ) -> None:
         self._address = address
         self._tls = tls
-        self._metrics = metrics
         self._not_ready = not_ready
         self._key = key
         self._limits = limits
@@ -77,7 +76,10 @@ class HttpServer:
         self._at_once = AtOnce(limits.connections, each=limits.each_at_once)
         self._heavy = AtOnce(limits.heavy_at_once, each=-(-limits.heavy_at_once // 2))
         app = web.Application(client_max_size=limits.body_bytes, middlewares=[self._limited])
-        app.add_routes([*self._common(), *routes])
+        common = [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
+        if metrics is not None:
+            common.append(web.get("/metrics", partial(_rendered, metrics)))
+        app.add_routes([*common, *routes])
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -85,12 +87,6 @@ class HttpServer:
             keepalive_timeout=limits.idle_s,
         )
         self._server: asyncio.Server | TlsListener | None = None
-
-    def _common(self) -> Iterable[web.AbstractRouteDef]:
-        yield web.get("/healthz", self._healthz)
-        yield web.get("/readyz", self._readyz)
-        if (metrics := self._metrics) is not None:
-            yield web.get("/metrics", partial(_rendered, metrics))
 
     async def start(self) -> Address:
         """Listen, and return the address with the port really taken. Raises ConfigError."""

@@ -221,7 +221,9 @@ async def _serve(
     guard: Guard | None,
 ) -> int:
     service = Service(name, config, clock=clock)
-    _stop_on_signals(service)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stopping.set)
     if is_own_machine(config.health.host):
         guard = both(own_machine_only(), guard)
     elif guard is None:
@@ -244,35 +246,27 @@ async def _serve(
     try:
         await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not life.done():
-            return await _stop(service, life)
+            service.note_phase("stopping")
+            service.log.info("stopping")
+            await service.take_leave()
+            life.cancel()
+            await asyncio.wait({life}, timeout=service.config.stop_timeout_s)
+            if life.done():
+                code = EXIT_OK
+                with contextlib.suppress(asyncio.CancelledError):
+                    code = life.result()
+                service.log.info("stopped")
+                return code
+            stuck = sorted(task.get_name() for task in asyncio.all_tasks() if not task.done())
+            service.log.error(
+                "did not stop in time", deadline_s=service.config.stop_timeout_s, tasks=stuck
+            )
+            return EXIT_STUCK
         return life.result()
     finally:
         stopping.cancel()
         gathering.cancel()
         await server.stop()
-
-
-def _stop_on_signals(service: Service) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, service.stopping.set)
-
-
-async def _stop(service: Service, life: asyncio.Task[int]) -> int:
-    service.note_phase("stopping")
-    service.log.info("stopping")
-    await service.take_leave()
-    life.cancel()
-    await asyncio.wait({life}, timeout=service.config.stop_timeout_s)
-    if life.done():
-        code = EXIT_OK
-        with contextlib.suppress(asyncio.CancelledError):
-            code = life.result()
-        service.log.info("stopped")
-        return code
-    stuck = sorted(task.get_name() for task in asyncio.all_tasks() if not task.done())
-    service.log.error("did not stop in time", deadline_s=service.config.stop_timeout_s, tasks=stuck)
-    return EXIT_STUCK
 
 
 async def _live(service: Service, main: Body) -> int:

@@ -128,7 +128,18 @@ class Turns:
             self._running.enter(client)
         except TooMany:
             with self._waiting.one(client):
-                await self._turn(client)
+                turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._queue.setdefault(client, deque()).append(turn)
+                try:
+                    async with asyncio.timeout(self.wait_s):
+                        await asyncio.shield(turn)
+                except BaseException:
+                    if turn.done():  # it came in the very moment
+                        self.leave(client)
+                    else:
+                        self._queue[client].remove(turn)
+                        self._forget_unless_waiting(client)
+                    raise
 
     def leave(self, client: str) -> None:
         """Give back the place that `enter` took, to whoever is next."""
@@ -140,20 +151,6 @@ class Turns:
                 self._running.enter(waits)
                 self._queue[waits].popleft().set_result(None)
                 self._forget_unless_waiting(waits)
-
-    async def _turn(self, client: str) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.setdefault(client, deque()).append(turn)
-        try:
-            async with asyncio.timeout(self.wait_s):
-                await asyncio.shield(turn)
-        except BaseException:
-            if turn.done():  # it came in the very moment
-                self.leave(client)
-            else:
-                self._queue[client].remove(turn)
-                self._forget_unless_waiting(client)
-            raise
 
     def _forget_unless_waiting(self, client: str) -> None:
         if not self._queue[client]:

@@ -38,7 +38,12 @@ def own_machine_only(fix: str = "") -> Guard:
             host = urlsplit(f"//{named}").hostname or ""
         except ValueError:
             host = named
-        if not named or _is_local_name(host) or _address(host) is not None:
+        if (
+            not named
+            or host == "localhost"
+            or host.endswith(".localhost")
+            or _address(host) is not None
+        ):
             return await handle(request)
         return refused(
             403, f"the host is {host[:253]}, and this machine alone is answered here",
@@ -57,10 +62,6 @@ def both(first: Guard, second: Guard | None) -> Guard:
         return await first(request, lambda passed: second(passed, handle))
 
     return guard
-
-
-def _is_local_name(host: str) -> bool:
-    return host == "localhost" or host.endswith(".localhost")
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -113,18 +113,20 @@ class Soundness:
                 self._spent_before_bytes = before_bytes
                 self._spent_bytes -= before_bytes
                 self._note(look.drifted, ledger)
-                self._note_lost(look.lost)
-            await self._pause()
-
-    async def _pause(self) -> None:
-        """Rest until it is time for the next look, or so much was appended that it is due."""
-        pause = self._clock.pause(LOOK_AGAIN_S if self.not_ready() else LOOK_S)
-        waits = [asyncio.ensure_future(each) for each in (pause, self._due.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
+                if look.lost > self._lost:
+                    self._log.critical(
+                        "the ledger lost events: who begins anew may have to stop; see recovery",
+                        records=look.lost,
+                    )
+                self._lost = look.lost
+            # Rest until it is time for the next look, or so much was appended that it is due.
+            pause = self._clock.pause(LOOK_AGAIN_S if self.not_ready() else LOOK_S)
+            waits = [asyncio.ensure_future(each) for each in (pause, self._due.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waits:
+                    each.cancel()
 
     def _note(self, drifted: tuple[str, ...], ledger: Examined) -> None:
         if drifted and drifted != self._drifted:
@@ -140,11 +142,3 @@ class Soundness:
             self._sound.clear()
         else:
             self._sound.set()
-
-    def _note_lost(self, lost: int) -> None:
-        if lost > self._lost:
-            self._log.critical(
-                "the ledger lost events: who begins anew may have to stop; see recovery",
-                records=lost,
-            )
-        self._lost = lost
