@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from apportion.binder.target import Bound, Evicted, Failed, Outcome, Target
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
@@ -35,6 +37,7 @@ from apportion_schemas.catalogue import untoken
 from apportion_schemas.quantities import TEXT_MAX
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 BIND_TIMEOUT_S = 20.0
 ACK_WAIT_S = 6.0
@@ -171,7 +174,19 @@ class Binding:
             return
         live = isinstance(placed, PodPlaced) and self._is_live(placed, record.revision)
         if live and ahead(self._state, self._state.pods[placed.pod]) is not None:
-            await self._wait_for_turn(placed, delivery)
+            # Leave it for a moment, and say so once.
+            message = f"node {placed.node} hands out shares at Allocate: one pod after the other"
+            if self._state.pods[placed.pod].last_failure != message:
+                data = BindFailed(
+                    pod=placed.pod,
+                    node=placed.node,
+                    attempt=placed.attempt,
+                    message=message,
+                    final=False,
+                )
+                await self._publish(data, f"{placed.pod}/{placed.attempt}/bind-waits", delivery)
+            self._outcomes.labels("waits for its turn").inc()
+            await delivery.retry(TURN.after(delivery.attempt))
             return
         if live and placed.shares and self._is_away(placed.node):
             self._outcomes.labels("waits for its turn").inc()
@@ -180,8 +195,7 @@ class Binding:
         outcome = await self._bind(placed) if live else None
         if outcome is None or not self._is_live(placed, record.revision):
             # Settled already, perhaps while we called: by another binder, or by the pod's end.
-            self._outcomes.labels("passed over").inc()
-            await delivery.ack()
+            await self._done(delivery, "passed over")
             return
         if isinstance(outcome, Bound):
             await self._record_bound(placed, delivery)
@@ -199,35 +213,14 @@ class Binding:
             self._away[name] = node.silent, now_s
         return now_s - self._away[name][1] < HOLD_S
 
-    async def _wait_for_turn(self, placed: PodPlaced, delivery: Delivery) -> None:
-        """Leave it for a moment, and say so once."""
-        message = f"node {placed.node} hands out shares at Allocate: one pod after the other"
-        if self._state.pods[placed.pod].last_failure != message:
-            data = BindFailed(
-                pod=placed.pod,
-                node=placed.node,
-                attempt=placed.attempt,
-                message=message,
-                final=False,
-            )
-            await self._publish(data, f"{placed.pod}/{placed.attempt}/bind-waits", delivery)
-        self._outcomes.labels("waits for its turn").inc()
-        await delivery.retry(TURN.after(delivery.attempt))
-
     async def _evict(self, evicted: PodEvicted, delivery: Delivery) -> None:
         """Let the pod end, unless that is over; it is tried until it is."""
         if self._state.evictions.get(evicted.pod) != evicted:
-            self._outcomes.labels("passed over").inc()
-            await delivery.ack()
+            await self._done(delivery, "passed over")
             return
-        try:
-            async with asyncio.timeout(BIND_TIMEOUT_S):
-                outcome = await self._target.evict(evicted)
-        except TimeoutError:
-            outcome = Failed(f"no answer within {BIND_TIMEOUT_S:g} s", final=False, unknown=True)
+        outcome = await _in_time(self._target.evict(evicted))
         if isinstance(outcome, Evicted):
-            self._outcomes.labels("evicted").inc()
-            await delivery.ack()
+            await self._done(delivery, "evicted")
             return
         name = f"{evicted.namespace}/{evicted.name}"
         _log.warning("pod %s cannot be evicted yet: %s", name, outcome.message)
@@ -239,17 +232,11 @@ class Binding:
         pod = self._state.pods.get(resized.pod)
         placed = pod.placement if pod is not None else None
         if placed is None or (placed.attempt, placed.shares) != (resized.attempt, resized.shares):
-            self._outcomes.labels("passed over").inc()
-            await delivery.ack()
+            await self._done(delivery, "passed over")
             return
-        try:
-            async with asyncio.timeout(BIND_TIMEOUT_S):
-                failed = await self._target.resize(resized)
-        except TimeoutError:
-            failed = Failed(f"no answer within {BIND_TIMEOUT_S:g} s", final=False, unknown=True)
+        failed = await _in_time(self._target.resize(resized))
         if failed is None or failed.final:
-            self._outcomes.labels("resized" if failed is None else "passed over").inc()
-            await delivery.ack()
+            await self._done(delivery, "resized" if failed is None else "passed over")
             return
         name = f"{resized.namespace}/{resized.name}"
         _log.warning("pod %s does not say yet what it holds: %s", name, failed.message)
@@ -261,8 +248,7 @@ class Binding:
         A snapshot of a newer build may have brought the fold past what this build cannot read.
         """
         if not isinstance(error, UnknownEvent) and not self._is_taken(delivery.record):
-            self._outcomes.labels("passed over").inc()
-            await delivery.ack()
+            await self._done(delivery, "passed over")
             return
         if not self._unread:
             self._unread = (
@@ -288,17 +274,12 @@ class Binding:
         return placed.pod not in self._state.failing
 
     async def _bind(self, placed: PodPlaced) -> Outcome:
-        try:
-            async with asyncio.timeout(BIND_TIMEOUT_S):
-                return await self._target.bind(placed)
-        except TimeoutError:
-            return Failed(f"no answer within {BIND_TIMEOUT_S:g} s", final=False, unknown=True)
+        return await _in_time(self._target.bind(placed))
 
     async def _record_bound(self, placed: PodPlaced, delivery: Delivery) -> None:
         data = PodBound(pod=placed.pod, node=placed.node, attempt=placed.attempt)
         await self._publish(data, f"{placed.pod}/{placed.attempt}/bound", delivery)
-        self._outcomes.labels("bound").inc()
-        await delivery.ack()
+        await self._done(delivery, "bound")
 
     async def _record_failed(self, placed: PodPlaced, failed: Failed, delivery: Delivery) -> None:
         tries = delivery.attempt
@@ -317,9 +298,21 @@ class Binding:
         else:
             await delivery.retry(BACK_OFF.after(tries))
 
+    async def _done(self, delivery: Delivery, outcome: str) -> None:
+        self._outcomes.labels(outcome).inc()
+        await delivery.ack()
+
     async def _publish(
         self, data: PodBound | BindFailed, event_id: str, delivery: Delivery
     ) -> None:
         await self._publisher.publish(
             data, event_id=event_id, basis=self._state.revision, cause=delivery.record.revision
         )
+
+
+async def _in_time(effect: Awaitable[T]) -> T | Failed:
+    try:
+        async with asyncio.timeout(BIND_TIMEOUT_S):
+            return await effect
+    except TimeoutError:
+        return Failed(f"no answer within {BIND_TIMEOUT_S:g} s", final=False, unknown=True)

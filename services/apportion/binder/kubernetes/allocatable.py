@@ -233,7 +233,12 @@ class Allocatable:
                 self._written.pop(name, None)
                 self._raised_s.pop(name, None)
                 return
-            while unread := [pod for pod in node.pods.values() if self._unread(pod)]:
+            # A pod that may have been resized asks for something else than it wrote.
+            while unread := [
+                pod
+                for pod in node.pods.values()
+                if pod.changed_revision and pod.uid not in self._wrote
+            ]:
                 await self._read(unread[0])
             amounts = shown(node, self._config, self._wrote)
             raised = amounts != cards(node, self._config)
@@ -252,10 +257,6 @@ class Allocatable:
             if raised and any(a > before.amounts.get(n, 0) for n, a in amounts.items()):
                 self._raised_s[name] = self._clock.monotonic()
             self._written[name] = now
-
-    def _unread(self, pod: PodState) -> bool:
-        """Whether it may have been resized, and so asks for something else than it wrote."""
-        return bool(pod.changed_revision) and pod.uid not in self._wrote
 
     async def _read(self, pod: PodState) -> None:
         """Find out what the pod wrote; one that is gone, or is another by now, wrote nothing.

@@ -127,17 +127,14 @@ class Gangs:
             await self._discovery.look()
             if self._discovery.has(QUEUES):
                 with contextlib.suppress(KubeUnavailable):
-                    await self._make_default_queue()
+                    try:
+                        await self._api.get(f"{QUEUES}/{DEFAULT}")
+                    except KubeRefused as error:
+                        if error.status == HTTPStatus.NOT_FOUND and f'"{DEFAULT}"' in error.message:
+                            answer = await self._api.request("POST", QUEUES, body=_DEFAULT_QUEUE)
+                            said = "made" if answer.ok else answer.refusal()
+                            _log.info("Volcano's Queue %s: %s", DEFAULT, said)
             await self._clock.pause(QUEUE_S)
-
-    async def _make_default_queue(self) -> None:
-        try:
-            await self._api.get(f"{QUEUES}/{DEFAULT}")
-        except KubeRefused as error:
-            if error.status == HTTPStatus.NOT_FOUND and f'"{DEFAULT}"' in error.message:
-                answer = await self._api.request("POST", QUEUES, body=_DEFAULT_QUEUE)
-                said = "made" if answer.ok else answer.refusal()
-                _log.info("Volcano's Queue %s: %s", DEFAULT, said)
 
     async def _let_in(self, group: str) -> None:
         known = self._state.groups.get(group)

@@ -158,27 +158,18 @@ class Telling:
         if isinstance(data, PodRejected):
             self._note(_rejected(data))
         elif isinstance(data, PodEvicted) and change.pod is not None:
-            self._note_eviction(data, change.pod)
+            # Both sides hear of it, the one that goes and the one for which it goes.
+            said, revision = words.eviction(data), self._state.revision
+            self._note(_tale(change.pod, "Preempted", said, revision, kind="Normal"))
+            other = self._state.pods.get(data.beneficiary)
+            if other is not None:
+                self._note(_tale(other, "Preempting", said, revision, kind="Normal"))
         elif isinstance(data, HEALTH) and change.node is not None:
-            self._note_health(change.node)
+            for pod, recovered in self._failed.news(change.node):
+                self._note(_recovered(pod, recovered, self._state.revision))
+                self._note(_failed(self._state, pod, self._state.revision))
         elif change.pod is not None:
             self._note(_of(self._state, change.pod, data, self._state.revision))
-
-    def _begin(self) -> None:
-        """From here on changes are told; of what was before, only what still troubles a pod."""
-        self._live = True
-        for rejected in self._state.rejected.values():
-            self._note(_rejected(rejected))
-        since, next_one = self._ago(RECALLED_S), self._state.revision + 1
-        recent = [next_one]
-        for pod in self._state.pods.values():
-            if pod.phase is Phase.PENDING and pod.refusal is not None:
-                self._note(_of(self._state, pod, pod.refusal, pod.refused_revision))
-            elif pod.bound_revision and not pod.adopted and pod.placed_time >= since:
-                recent.append(pod.bound_revision)
-        self._recall = range(min(recent), next_one)
-        for pod in self._failed.at_first():
-            self._note(_failed(self._state, pod, 0))
 
     def _note(self, tale: Tale | None) -> None:
         if tale is None:
@@ -202,37 +193,25 @@ class Telling:
                 self._reported.labels("dropped").inc()
         self._news.set()
 
-    def _recalled(self) -> None:
-        """Note the bindings of the span to recall, as many as fit: those told already are known."""
-        span, state = self._recall, self._state
-        pods = [pod for pod in state.pods.values() if pod.bound_revision in span]
-        pods.sort(key=lambda pod: pod.bound_revision)
-        self._recall = range(0)
-        for pod in pods[:UNTOLD_MAX]:
-            if not pod.adopted:
-                self._note(_scheduled(pod, pod.bound_revision))
-        if len(pods) > UNTOLD_MAX:
-            self._recall = range(pods[UNTOLD_MAX].bound_revision, span.stop)
-
-    def _note_health(self, node: NodeState) -> None:
-        for pod, recovered in self._failed.news(node):
-            self._note(_recovered(pod, recovered, self._state.revision))
-            self._note(_failed(self._state, pod, self._state.revision))
-
-    def _note_eviction(self, data: PodEvicted, pod: PodState) -> None:
-        """Both sides hear of it, the one that goes and the one for which it goes."""
-        said, revision = words.eviction(data), self._state.revision
-        self._note(_tale(pod, "Preempted", said, revision, kind="Normal"))
-        other = self._state.pods.get(data.beneficiary)
-        if other is not None:
-            self._note(_tale(other, "Preempting", said, revision, kind="Normal"))
-
     # -------------------------------------------------------------- telling
 
     async def run(self, reader: Reader[Change]) -> None:
         """Write what changed into events and conditions of pods, until cancelled."""
         await reader.caught_up()
-        self._begin()
+        # From here on changes are told; of what was before, only what still troubles a pod.
+        self._live = True
+        for rejected in self._state.rejected.values():
+            self._note(_rejected(rejected))
+        since, next_one = self._ago(RECALLED_S), self._state.revision + 1
+        recent = [next_one]
+        for pod in self._state.pods.values():
+            if pod.phase is Phase.PENDING and pod.refusal is not None:
+                self._note(_of(self._state, pod, pod.refusal, pod.refused_revision))
+            elif pod.bound_revision and not pod.adopted and pod.placed_time >= since:
+                recent.append(pod.bound_revision)
+        self._recall = range(min(recent), next_one)
+        for pod in self._failed.at_first():
+            self._note(_failed(self._state, pod, 0))
         async with asyncio.TaskGroup() as tellers:
             for number in range(TELLERS):
                 tellers.create_task(self._tell_all(), name=f"tell {number}")
@@ -258,7 +237,8 @@ class Telling:
             )
             undeclared = {pod.submitted.uid: pod for pod in self._undeclared.named()}
             every = dict.fromkeys(itertools.chain(state.rejected, refused, undeclared))
-            due = [uid for uid in every if _slot_of(uid) == slot]
+            # The same slot for every binder.
+            due = [uid for uid in every if crc32(uid.encode()) % RENEW_SLOTS == slot]
             begin = turn * RENEWED_MAX % max(1, len(due))  # where the last turn ended
             for uid in (due[begin:] + due[:begin])[:RENEWED_MAX]:
                 tale = self._why_waits(uid, undeclared)
@@ -277,9 +257,22 @@ class Telling:
     async def _tell_all(self) -> None:
         while True:
             if not (self._bad or self._good) and self._recall:
-                self._recalled()
+                # Those told already are known to the API server.
+                span, state = self._recall, self._state
+                pods = [pod for pod in state.pods.values() if pod.bound_revision in span]
+                pods.sort(key=lambda pod: pod.bound_revision)
+                self._recall = range(0)
+                for pod in pods[:UNTOLD_MAX]:
+                    if not pod.adopted:
+                        self._note(_scheduled(pod, pod.bound_revision))
+                if len(pods) > UNTOLD_MAX:
+                    self._recall = range(pods[UNTOLD_MAX].bound_revision, span.stop)
             if not self._bad and self._good:
-                await self._give_way()
+                # Good news waits a while where bindings need most of what the API server takes.
+                for _ in range(GIVE_WAY_TIMES):
+                    if self._bad or 2 * self._pace.in_flight < self._pace.limit:
+                        break
+                    await self._clock.pause(GIVE_WAY_S)
             for waiting in (self._bad, self._good, self._failing):
                 if waiting:
                     tries = 1 if waiting is self._failing else TRIES  # others may come
@@ -289,15 +282,6 @@ class Telling:
                 self._news.clear()
                 await self._news.wait()
 
-    async def _give_way(self) -> None:
-        """Good news waits a while for bindings where these need the greater part of what the API
-        server takes.
-        """
-        for _ in range(GIVE_WAY_TIMES):
-            if self._bad or 2 * self._pace.in_flight < self._pace.limit:
-                return
-            await self._clock.pause(GIVE_WAY_S)
-
     async def _tell(self, tale: Tale, tries: int) -> None:
         if tale.unschedulable and not self._still_waits(tale.uid):
             return
@@ -306,7 +290,9 @@ class Telling:
         if answer is not None and answer.status == _CONFLICT and (tale.revision or tale.renews):
             answer = await self._say_again(f"{path}/{_event_name(tale)}", tale)
         if answer is None:
-            self._again(tale)
+            # The API server failed: once nothing else waits, and unless there is newer to say.
+            if not self._is_queued(tale):
+                self._put(tale, self._failing)
             return
         self._count(answer)
         if tale.renews:
@@ -362,11 +348,6 @@ class Telling:
             _log.debug("not told: %s", answer.refusal())
         outcome = "dropped" if answer is None else "told" if answer.ok else "known already"
         self._reported.labels(outcome).inc()
-
-    def _again(self, tale: Tale) -> None:
-        """Retry once nothing else waits, unless there is newer to say: the API server failed."""
-        if not self._is_queued(tale):
-            self._put(tale, self._failing)
 
     def _is_queued(self, tale: Tale) -> bool:
         key = _place_of(tale)
@@ -487,11 +468,6 @@ def _undeclared(pod: PodState) -> Tale:
     said = words.undeclared(pod.submitted.group)
     tale = _tale(pod, "FailedScheduling", said, pod.submitted_revision)
     return msgspec.structs.replace(tale, unschedulable=True)
-
-
-def _slot_of(uid: str) -> int:
-    """When the events of the pod are renewed: the same for every binder."""
-    return crc32(uid.encode()) % RENEW_SLOTS
 
 
 def _failed(state: State, pod: PodState, revision: int) -> Tale | None:

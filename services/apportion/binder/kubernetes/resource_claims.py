@@ -105,26 +105,27 @@ class ClaimBinding:
             )
         devices = {name: found.device for name, found in node.by_id.items()}
         wanted = allocation(claim, shares, devices, node=placed.node, attempt=placed.attempt)
-        self._check(claim, placed.pod)
+        if claim.metadata.deletion_timestamp is not None:
+            raise _Impossible(f"claim {claim.key} is being deleted")
+        others = [each.name for each in claim.status.reserved_for if each.uid != placed.pod]
+        if others:
+            raise _Impossible(f"claim {claim.key} is reserved for {', '.join(others)}")
+        if claim.results and not of_ours(claim.results):
+            raise _Impossible(f"claim {claim.key} was allocated by another driver")
         if is_allocated(claim, wanted) and claim.reserved_for(placed.pod):
             return container
         if claim.results:
             document = await _write_status(self._api, path, document, None, [])
         if FINALIZER not in document["metadata"].get("finalizers", ()):
-            document = await _with_finalizer(self._api, path, document)
+            finalizers = [*document["metadata"].get("finalizers", ()), FINALIZER]
+            document = await _put(
+                self._api,
+                path,
+                document | {"metadata": document["metadata"] | {"finalizers": finalizers}},
+            )
         consumer = {"resource": "pods", "name": placed.name, "uid": placed.pod}
         await _write_status(self._api, path, document, wanted, [consumer])
         return container
-
-    @staticmethod
-    def _check(claim: ResourceClaim, pod: str) -> None:
-        if claim.metadata.deletion_timestamp is not None:
-            raise _Impossible(f"claim {claim.key} is being deleted")
-        others = [each.name for each in claim.status.reserved_for if each.uid != pod]
-        if others:
-            raise _Impossible(f"claim {claim.key} is reserved for {', '.join(others)}")
-        if claim.results and not of_ours(claim.results):
-            raise _Impossible(f"claim {claim.key} was allocated by another driver")
 
 
 class ClaimRelease:
@@ -179,16 +180,13 @@ class ClaimRelease:
                 if not of_ours(claim.results):
                     continue
                 try:
-                    await self._unless_used(claim, bytes(item))
+                    for each in claim.status.reserved_for:
+                        if await self._uses(claim, each):
+                            break
+                    else:
+                        await self._let_go(claim, bytes(item))
                 except KubeRefused as error:  # the next look at all claims tries again
                     _log.warning("claim %s is not let go of: %s", claim.key, error)
-
-    async def _unless_used(self, claim: ResourceClaim, raw: bytes) -> None:
-        """Let the claim go if no pod uses it. Raises KubeUnavailable, KubeRefused."""
-        for each in claim.status.reserved_for:
-            if await self._uses(claim, each):
-                return
-        await self._let_go(claim, raw)
 
     async def _uses(self, claim: ResourceClaim, consumer: Consumer) -> bool:
         """Whether the pod is there; who else may have reserved a claim is for others to know."""
@@ -207,7 +205,11 @@ class ClaimRelease:
         path = _path(claim.metadata.namespace, claim.metadata.name)
         try:
             document = await _write_status(self._api, path, msgspec.json.decode(raw), None, [])
-            await _without_finalizer(self._api, path, document)
+            finalizers = document["metadata"].get("finalizers", [])
+            if FINALIZER in finalizers:
+                left = [each for each in finalizers if each != FINALIZER]
+                changed = document["metadata"] | {"finalizers": left}
+                await _put(self._api, path, document | {"metadata": changed})
         except KubeRefused as error:
             if error.status not in (_NOT_FOUND, _CONFLICT):
                 raise
@@ -257,18 +259,3 @@ async def _write_status(
     status.pop("devices", None)  # of the allocation before
     status |= {"allocation": allocated, "reservedFor": reserved}
     return await _put(api, f"{path}/status", document | {"status": status})
-
-
-async def _with_finalizer(api: KubeApi, path: str, document: Json) -> Json:
-    finalizers = [*document["metadata"].get("finalizers", ()), FINALIZER]
-    return await _put(
-        api, path, document | {"metadata": document["metadata"] | {"finalizers": finalizers}}
-    )
-
-
-async def _without_finalizer(api: KubeApi, path: str, document: Json) -> None:
-    finalizers = document["metadata"].get("finalizers", [])
-    if FINALIZER in finalizers:
-        left = [each for each in finalizers if each != FINALIZER]
-        changed = document["metadata"] | {"finalizers": left}
-        await _put(api, path, document | {"metadata": changed})

@@ -169,23 +169,23 @@ class Slices:
             while True:
                 await self._news.wait()
                 await self._clock.pause(GATHER_S)
-                await self._publish()
+                marked, self._marked = self._marked, {}
+                self._news.clear()
+                for at, node in enumerate(marked):
+                    try:
+                        await self._renew(node)
+                    except (KubeUnavailable, KubeRefused) as error:
+                        _log.warning(
+                            "devices of %s are not published: %s; trying again", node, error
+                        )
+                        # Others go before what may be refused again.
+                        self._mark(*list(marked)[at + 1 :], node)
+                        await self._clock.pause(PAUSE_S)
+                        break
 
     def _mark(self, *nodes: str) -> None:
         self._marked |= dict.fromkeys(nodes)
         self._news.set()
-
-    async def _publish(self) -> None:
-        marked, self._marked = self._marked, {}
-        self._news.clear()
-        for at, node in enumerate(marked):
-            try:
-                await self._renew(node)
-            except (KubeUnavailable, KubeRefused) as error:
-                _log.warning("devices of %s are not published: %s; trying again", node, error)
-                self._mark(*list(marked)[at + 1 :], node)  # others before what may be refused again
-                await self._clock.pause(PAUSE_S)
-                return
 
     async def _renew(self, node: str) -> None:
         """Bring the pool of a node up to date, if it is not."""

@@ -156,7 +156,15 @@ class KubernetesTarget:
         """
         path = pod_path(evicted.namespace, evicted.name)
         try:
-            await self._patch_status(evicted.namespace, evicted.name, evicted.pod, _goes(evicted))
+            # A condition of a pod that goes for another: controllers count it as no failure.
+            condition = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "PreemptionByScheduler",
+                "message": words.eviction(evicted),
+            }
+            status = {"conditions": [condition]}
+            await self._patch_status(evicted.namespace, evicted.name, evicted.pod, status)
             body = _encode(
                 {
                     "apiVersion": "v1",
@@ -295,17 +303,6 @@ class KubernetesTarget:
         except KubeRefused as error:
             return Failed(str(error), final=False, unknown=error.status != _NOT_FOUND)
         return _found(placed, _decode_pod(body), refusal)
-
-
-def _goes(evicted: PodEvicted) -> dict[str, object]:
-    """The condition of a pod that goes for another: controllers count it as no failure."""
-    condition = {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "PreemptionByScheduler",
-        "message": words.eviction(evicted),
-    }
-    return {"conditions": [condition]}
 
 
 def _found(placed: PodPlaced, pod: _Pod, refusal: KubeRefused) -> Outcome | _Unclear:

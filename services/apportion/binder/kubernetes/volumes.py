@@ -23,7 +23,6 @@ from apportion.core.workloads.pods.volumes import (
     BOUND_BY_CONTROLLER,
     SELECTED_NODE,
     Claim,
-    StorageClass,
     Volume,
     affinity_of,
     matching,
@@ -80,11 +79,33 @@ class VolumeBinding:
         """
         one = _Try(pod, attempt, node)
         try:
-            left = await self._begin(one)
+            about = one.pod.submitted
+            known = self._state.volume_claims.get(about.namespace, {})
+            waiting: list[Claim] = []
+            for name in about.volume_claims:
+                seen = known.get(name)
+                if seen is not None and seen.state == "bound":
+                    _reach(seen.nodes, one.node, name)
+                    continue
+                claim = await self._claim(one, name)
+                if await self._has_volume(one, claim):
+                    continue
+                waits = seen is not None and seen.state == "first-consumer"
+                if not waits and not claim.spec.volume_name:
+                    raise _Impossible(f"claim {name} has no volume, and waits for no pod")
+                waiting.append(claim)
+            # The smallest first, so that none takes a volume that only another one needs.
+            for claim in sorted(waiting, key=size_of):
+                await self._ask_for(one, claim)
+            left = [claim.metadata.name for claim in waiting]
             until_s = self._clock.monotonic() + WAIT_S
             while left:
                 if self._clock.monotonic() >= until_s:
-                    return self._unfinished(pod, left)
+                    # Wait on, or look for another node where that has taken long.
+                    said, now = f"claim {', '.join(left)} has no volume yet", self._clock.now()
+                    began = datetime.fromisoformat(pod.placed_time) if pod.placed_time else now
+                    late = (now - began).total_seconds() >= PATIENCE_S
+                    return Failed(said, final=late, waits=not late)
                 await self._clock.pause(LOOK_EVERY_S)
                 left = [name for name in left if not await self._look(one, name)]
         except _Impossible as error:
@@ -92,28 +113,6 @@ class VolumeBinding:
         except KubeRefused as error:
             return Failed(str(error), final=False)
         return None
-
-    async def _begin(self, one: _Try) -> list[str]:
-        """Ask for what is lacking; the claims that are not bound yet."""
-        about = one.pod.submitted
-        known = self._state.volume_claims.get(about.namespace, {})
-        waiting: list[Claim] = []
-        for name in about.volume_claims:
-            seen = known.get(name)
-            if seen is not None and seen.state == "bound":
-                _reach(seen.nodes, one.node, name)
-                continue
-            claim = await self._claim(one, name)
-            if await self._has_volume(one, claim):
-                continue
-            waits = seen is not None and seen.state == "first-consumer"
-            if not waits and not claim.spec.volume_name:
-                raise _Impossible(f"claim {name} has no volume, and waits for no pod")
-            waiting.append(claim)
-        # The smallest first, so that none takes a volume that only another one needs.
-        for claim in sorted(waiting, key=size_of):
-            await self._ask_for(one, claim)
-        return [claim.metadata.name for claim in waiting]
 
     async def _look(self, one: _Try, name: str) -> bool:
         """Whether the claim has its volume by now."""
@@ -160,14 +159,32 @@ class VolumeBinding:
         name = claim.metadata.name
         if claim.spec.volume_name or SELECTED_NODE in claim.metadata.annotations:
             return
-        free = await self._free_volumes(claim)
+        found: list[Volume] = []
+        async for items, _ in pages(self._api, _VOLUMES):
+            volumes = (read_volume(bytes(item)) for item in items)
+            found += [each for each in volumes if each.storage_class == claim.storage_class]
+        free = matching(claim, found)
         near = [each for each in free if _reaches(affinity_of(each), one.node)]
         if near:
-            await self._keep(near[0], claim)
+            # The volume says whose it is to be; Kubernetes' controller does the rest.
+            volume = near[0]
+            meta = claim.metadata
+            reference = {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": meta.namespace,
+                "name": meta.name,
+                "uid": meta.uid,
+            }
+            ours = {} if volume.spec.claim_ref else {"annotations": {BOUND_BY_CONTROLLER: "yes"}}
+            path = f"{_VOLUMES}/{quote(volume.metadata.name, safe='')}"
+            await self._patch(path, volume.metadata, ours, {"spec": {"claimRef": reference}})
             return
         if any(each.spec.claim_ref is not None for each in free):
             raise _Impossible(f"the volume that is kept for claim {name} is on other nodes")
-        if not (await self._class_of(claim)).provisions:
+        class_ = quote(claim.storage_class, safe="")
+        path = f"/apis/storage.k8s.io/v1/storageclasses/{class_}"
+        if not read_class(await self._api.get(path)).provisions:
             raise _Impossible(f"no volume for claim {name} is free on {one.node.name}")
         key = (one.pod.uid, one.attempt, name)
         if key in self._chosen:
@@ -178,31 +195,6 @@ class VolumeBinding:
         self._chosen[key] = None
         if len(self._chosen) > CHOSEN_MAX:
             del self._chosen[next(iter(self._chosen))]
-
-    async def _free_volumes(self, claim: Claim) -> list[Volume]:
-        found: list[Volume] = []
-        async for items, _ in pages(self._api, _VOLUMES):
-            volumes = (read_volume(bytes(item)) for item in items)
-            found += [each for each in volumes if each.storage_class == claim.storage_class]
-        return matching(claim, found)
-
-    async def _keep(self, volume: Volume, claim: Claim) -> None:
-        """Say on the volume whose it is to be; Kubernetes' controller does the rest."""
-        meta = claim.metadata
-        reference = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "namespace": meta.namespace,
-            "name": meta.name,
-            "uid": meta.uid,
-        }
-        ours = {} if volume.spec.claim_ref else {"annotations": {BOUND_BY_CONTROLLER: "yes"}}
-        path = f"{_VOLUMES}/{quote(volume.metadata.name, safe='')}"
-        await self._patch(path, volume.metadata, ours, {"spec": {"claimRef": reference}})
-
-    async def _class_of(self, claim: Claim) -> StorageClass:
-        path = f"/apis/storage.k8s.io/v1/storageclasses/{quote(claim.storage_class, safe='')}"
-        return read_class(await self._api.get(path))
 
     async def _patch(
         self, path: str, seen: Any, metadata: dict[str, Any], rest: dict[str, Any] | None = None
@@ -218,13 +210,6 @@ class VolumeBinding:
         )
         if not answer.ok:
             raise answer.refusal()
-
-    def _unfinished(self, pod: PodState, left: list[str]) -> Failed:
-        """Wait on, or look for another node where that has taken long."""
-        said = f"claim {', '.join(left)} has no volume yet"
-        began = datetime.fromisoformat(pod.placed_time) if pod.placed_time else self._clock.now()
-        late = (self._clock.now() - began).total_seconds() >= PATIENCE_S
-        return Failed(said, final=late, waits=not late)
 
 
 def _claim_path(namespace: str, name: str) -> str:
