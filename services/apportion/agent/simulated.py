@@ -186,23 +186,20 @@ def obey(backend: SimulatedBackend) -> Handler:
 
     async def handle(subject: str, payload: bytes) -> bytes:  # noqa: ARG001 - one node, one handler
         try:
-            _carry_out(payload)
+            if len(payload) > _BYTES_MAX:
+                raise DeviceUnknown(f"order of {len(payload)} bytes; at most {_BYTES_MAX}")
+            order = _decode(payload)
+            match order.verb:
+                case "fail":
+                    backend.fail(order.device, order.reason)
+                case "recover":
+                    backend.recover(order.device)
+                case "lose":
+                    backend.lose()
+                case "return":
+                    backend.come_back()
         except (DeviceUnknown, msgspec.DecodeError) as error:
             return _encode(Answer(done=False, error=str(error)))
         return _encode(Answer(done=True))
-
-    def _carry_out(payload: bytes) -> None:
-        if len(payload) > _BYTES_MAX:
-            raise DeviceUnknown(f"order of {len(payload)} bytes; at most {_BYTES_MAX}")
-        order = _decode(payload)
-        match order.verb:
-            case "fail":
-                backend.fail(order.device, order.reason)
-            case "recover":
-                backend.recover(order.device)
-            case "lose":
-                backend.lose()
-            case "return":
-                backend.come_back()
 
     return handle

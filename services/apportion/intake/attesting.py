@@ -94,7 +94,12 @@ class Attesting:
         reached = [each for each in written if each.revision <= self._reader.revision]
         sound: set[Key] = set()
         judged = reached[: 2 * KEPT]  # so many are kept
-        self._forget_others({each.key for each in judged})
+        # Drop what is known of snapshots that are no longer judged.
+        keys = {each.key for each in judged}
+        for key in self._verdicts.keys() - keys:
+            del self._verdicts[key]
+        for key in self._tries.keys() - keys:
+            del self._tries[key]
         for each in reversed(judged):
             good = each.key in attested or await self._verdict(each)
             if good:
@@ -104,13 +109,6 @@ class Attesting:
         if not sound <= attested:
             await self._snapshots.attest(sound)
         self._note(forged, sound)
-
-    def _forget_others(self, keys: set[Key]) -> None:
-        """Drop what is known of snapshots that are no longer judged."""
-        for key in self._verdicts.keys() - keys:
-            del self._verdicts[key]
-        for key in self._tries.keys() - keys:
-            del self._tries[key]
 
     def _note(self, forged: list[Stored], sound: set[Key]) -> None:
         revisions = [each.revision for each in forged]

@@ -147,7 +147,12 @@ class Lanes:
         lane = self._lanes.get(node)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
-                self._forget_idle(now_s)
+                # One that is idle of those that asked longest ago makes room; others go to the end.
+                for oldest in list(islice(self._lanes.values(), LOOKED_AT)):
+                    if oldest.idle(now_s):
+                        del self._lanes[oldest.node]
+                        break
+                    self._lanes.move_to_end(oldest.node)
             if len(self._lanes) >= LANES_MAX:
                 return None
             lane = self._lanes[node] = Lane(node, now_s, self._room)
@@ -158,11 +163,3 @@ class Lanes:
     def unanswered(self) -> int:
         """How many requests wait, of all nodes together."""
         return self._room.unanswered
-
-    def _forget_idle(self, now_s: float) -> None:
-        """Forget one that is idle of those that asked longest ago; the rest go to the end."""
-        for lane in list(islice(self._lanes.values(), LOOKED_AT)):
-            if lane.idle(now_s):
-                del self._lanes[lane.node]
-                return
-            self._lanes.move_to_end(lane.node)

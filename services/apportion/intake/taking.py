@@ -179,7 +179,7 @@ class Taking:
                 if isinstance(judged, Draft):
                     judged = self._within_budget(lane, judged)
                 if isinstance(judged, Draft):
-                    self._spawn_append(lane, request, judged)
+                    self._begin(self._append_one(lane, request, judged), f"append for {lane.node}")
                 else:
                     await self._answer(lane, request, judged)
         finally:
@@ -208,17 +208,13 @@ class Taking:
         if isinstance(event.data, NodeReported) and (why := self._held(lane, event.data)):
             self._count("held")
             return Answer(again_s=HOLD_S, held=True, why=why)
-        if isinstance(event.data, NodeReported | DeviceHealthChanged):
-            return self._changed(lane, event)
-        return _draft(lane.node, event)
-
-    def _changed(self, lane: Lane, event: Event) -> Draft | Answer:
-        """A change of the inventory, unless there were too many lately."""
-        if lane.may_change(self._clock.monotonic()):
-            return _draft(lane.node, event)
-        why = "its inventory changes more often than once a second"
-        self._note(lane.node, Refusal("flapping", why))
-        return self._again(why)
+        if isinstance(event.data, NodeReported | DeviceHealthChanged) and not lane.may_change(
+            self._clock.monotonic()
+        ):
+            why = "its inventory changes more often than once a second"
+            self._note(lane.node, Refusal("flapping", why))
+            return self._again(why)
+        return Draft(subject_of(event.data), append_id(lane.node, event.id), encode(event))
 
     def _within_budget(self, lane: Lane, draft: Draft) -> Draft | Answer:
         """The draft, unless the room that is left is not for agents, or its node has had its share.
@@ -272,9 +268,6 @@ class Taking:
 
     # ------------------------------------------------------------------ answers
 
-    def _spawn_append(self, lane: Lane, request: Request, draft: Draft) -> None:
-        self._begin(self._append_one(lane, request, draft), f"append for {lane.node}")
-
     async def _append_one(self, lane: Lane, request: Request, draft: Draft) -> None:
         try:
             appended = await self._append(draft)
@@ -306,10 +299,6 @@ class Taking:
 
     def _count(self, outcome: str) -> None:
         self._taken.labels(outcome).inc()
-
-
-def _draft(node: str, event: Event) -> Draft:
-    return Draft(subject_of(event.data), append_id(node, event.id), encode(event))
 
 
 BYTES_MAX: Final = 512 << 10

@@ -63,7 +63,15 @@ class Daemons:
         for card in sorted(path.name for path in self._folder.glob("*")):
             try:
                 if card not in needed:
-                    await self._end(card)
+                    async with self._alone:
+                        if await self._lives(card):
+                            await self._asked(card, "quit")
+                            _log.info("card %s: nobody needs its MPS daemon: ended", card)
+                        with suppress(NotMade):  # a card that is gone needs nothing
+                            await self._backend.set_exclusive(card, exclusive=False)
+                        await asyncio.to_thread(
+                            shutil.rmtree, self._folder / card, ignore_errors=True
+                        )
                 elif not await self._lives(card):
                     _log.error("the MPS daemon of card %s is gone, and its clients with it", card)
                     await self.ensure(card, needed[card])
@@ -103,15 +111,6 @@ class Daemons:
         status, said = await self._asked(card, *lines)
         if status:
             raise NotMade(f"the MPS daemon of card {card} takes no limit: {said}")
-
-    async def _end(self, card: str) -> None:
-        async with self._alone:
-            if await self._lives(card):
-                await self._asked(card, "quit")
-                _log.info("card %s: nobody needs its MPS daemon: ended", card)
-            with suppress(NotMade):  # a card that is gone needs nothing
-                await self._backend.set_exclusive(card, exclusive=False)
-            await asyncio.to_thread(shutil.rmtree, self._folder / card, ignore_errors=True)
 
     async def _lives(self, card: str) -> bool:
         if not (self._folder / card / "pipe").is_dir():

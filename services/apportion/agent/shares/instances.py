@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from apportion.agent.backend import DeviceBackend, InTheWay, Kept, NotMade
+from apportion.agent.backend import DeviceBackend, InTheWay, NotMade
 from apportion.core.grants import MadeInstance
 from apportion.core.grants.mig import cut, named
 from apportion_schemas import MigInstance, Share
@@ -66,25 +66,22 @@ class Instances:
             if kept.gone:
                 _log.info("card %s: no pod needs %s: destroyed", card, _names(kept.gone))
             if (kept.held, kept.foreign) != self._left.get(card, ((), ())):
-                self._tell(card, kept)
-
-    def _tell(self, card: str, kept: Kept) -> None:
-        """Log what stays on the card, once for each change of it."""
-        self._left[card] = kept.held, kept.foreign
-        if kept.held:
-            _log.warning(
-                "card %s: no pod needs %s, and the driver says that it is in use; a process runs "
-                "there, or DCGM holds it. Retrying until it is destroyed",
-                card,
-                _names(kept.held),
-            )
-        if kept.foreign:
-            _log.warning(
-                "card %s: Apportion did not make %s; it stays, and its slices are given to no pod; "
-                "if no program needs it, destroy it with nvidia-smi mig -dci and -dgi",
-                card,
-                _names(kept.foreign),
-            )
+                # What stays on the card is logged once for each change of it.
+                self._left[card] = kept.held, kept.foreign
+                if kept.held:
+                    _log.warning(
+                        "card %s: no pod needs %s, and the driver says that it is in use; a process "
+                        "runs there, or DCGM holds it. Retrying until it is destroyed",
+                        card,
+                        _names(kept.held),
+                    )
+                if kept.foreign:
+                    _log.warning(
+                        "card %s: Apportion did not make %s; it stays, and its slices are given to "
+                        "no pod; if no program needs it, destroy it with nvidia-smi mig -dci and -dgi",
+                        card,
+                        _names(kept.foreign),
+                    )
 
     async def _patiently(
         self, share: Share, wanted: MigInstance, others: Collection[MigInstance]

@@ -313,20 +313,13 @@ class SharePreparing:
         """
         if trouble := trouble_of(claim.node, self._devices(), claim):
             raise GrantRefused(trouble)
-        return _of_container(claim, holder)
-
-
-def _of_container(claim: Claim, holder: Holder) -> tuple[list[Share], str]:
-    """Its shares, and the name under which it holds them.
-
-    An init container that has the same slots as a later container gets what that one holds, which
-    is at least as much, since the kubelet does not say which of the two starts.
-    """
-    own = {share.container for share in claim.placed.shares}
-    names = [name for name in holder.containers if name in own] or list(holder.containers)
-    container = names[-1]
-    source = claim.placed.shares if container in own else claim.placed.borrowed
-    return [each for each in source if each.container == container], container
+        # An init container that has the same slots as a later container gets what that one holds,
+        # which is at least as much, since the kubelet does not say which of the two starts.
+        own = {share.container for share in claim.placed.shares}
+        names = [name for name in holder.containers if name in own] or list(holder.containers)
+        container = names[-1]
+        source = claim.placed.shares if container in own else claim.placed.borrowed
+        return [each for each in source if each.container == container], container
 
 
 def _check(holder: Holder, to: str, edits: Edits) -> None:

@@ -49,10 +49,6 @@ Adapt = Callable[[str, Grant], Grant]
 _log = logging.getLogger(__name__)
 
 
-def _as_made(pod: str, made: Grant) -> Grant:  # noqa: ARG001 - every pod's alike
-    return made
-
-
 class ShareLifecycle:
     """What is kept of one node."""
 
@@ -65,7 +61,7 @@ class ShareLifecycle:
         *,
         metrics: Metrics,
         clock: Clock,
-        adapt: Adapt = _as_made,
+        adapt: Adapt = lambda _pod, made: made,
     ) -> None:
         """`adapt` makes of a pod's grant what fits its place, where that is no container."""
         self._agent = agent
@@ -87,7 +83,10 @@ class ShareLifecycle:
         )
 
         def granted(held: Held) -> Grant:
-            return adapt(held.pod, grants.grant(held, self._grants_node()))
+            # By the configuration as it is now.
+            core_limit = not agent.configuration.nvidia.disable_core_limit
+            on_node = structs.replace(places.of_grants(), core_limit=core_limit)
+            return adapt(held.pod, grants.grant(held, on_node))
 
         self.preparing = SharePreparing(
             view, lambda: node.devices, agent.answer, hands, granted,
@@ -119,11 +118,6 @@ class ShareLifecycle:
         return [
             self._advise, self._tidy, self._resize, self._report_daemons, self.breaches.report,
         ]  # fmt: skip
-
-    def _grants_node(self) -> grants.Node:
-        """Where this node has what containers get, as it is configured now."""
-        held = not self._agent.configuration.nvidia.disable_core_limit
-        return structs.replace(self._places.of_grants(), core_limit=held)
 
     async def _advise(self) -> None:
         await self._agent.reported(1)  # the ledger has been read to its end
