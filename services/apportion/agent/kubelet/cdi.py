@@ -118,7 +118,11 @@ class Specifications:
         devices = [each for each in said.get("devices") or () if isinstance(each, dict)]
         by_name = {each.get("name"): each for each in devices}
         by_node = {_nodes(each): each for each in devices}
-        minors = self._minors()
+        minors = {}
+        for path in self._proc.glob("driver/nvidia/gpus/*/information"):
+            with suppress(OSError, UnicodeDecodeError):
+                rows = dict(_INFORMATION.findall(path.read_text("ascii")))
+                minors[rows.get("GPU UUID", "")] = rows.get("Device Minor", "")
         found = [said.get("containerEdits") or {}]
         for card in cards:
             one = by_name.get(card) or by_node.get((f"/dev/nvidia{minors.get(card)}",))
@@ -127,14 +131,6 @@ class Specifications:
             else:
                 found.append(one.get("containerEdits") or {})
         return _text(max(OLDEST, _version(said))), found
-
-    def _minors(self) -> dict[str, str]:
-        found = {}
-        for path in self._proc.glob("driver/nvidia/gpus/*/information"):
-            with suppress(OSError, UnicodeDecodeError):
-                rows = dict(_INFORMATION.findall(path.read_text("ascii")))
-                found[rows.get("GPU UUID", "")] = rows.get("Device Minor", "")
-        return found
 
     def _vendors(self) -> Json | None:
         for path in (path for folder in self._others for path in sorted(folder.glob("*"))):

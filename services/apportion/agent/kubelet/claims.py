@@ -189,7 +189,18 @@ class ClaimDoor:
         )
         edits = await self._preparing.prepare(holder)
         await asyncio.to_thread(self._specifications.write, [slot], edits)
-        return self._devices_of(claim.uid, held, slot)
+        # One CDI device has all that the devices of the allocation come to.
+        own = [each for each in held.placed.shares if each.container == container_of(claim.uid)]
+        known, devices = self._devices(), []
+        for position, share in enumerate(own):
+            device = known[share.device]
+            one = pb.ClaimDevice(pool_name=self._node, device_name=device_of(share, device))
+            if device.mode in SHARED:
+                one.share_id = share_id(claim.uid, held.attempt, position)
+            if not position:
+                one.cdi_device_ids.append(device_name(slot))
+            devices.append(one)
+        return devices
 
     async def _held(self, claim: Any, container: str) -> Claim:
         try:
@@ -207,20 +218,6 @@ class ClaimDoor:
                 f"{claim.namespace} for the kubelet"
             )
         return held
-
-    def _devices_of(self, claim: str, held: Claim, slot: str) -> list[Any]:
-        """The devices of the claim's allocation; one CDI device has all that they come to."""
-        own = [each for each in held.placed.shares if each.container == container_of(claim)]
-        known, devices = self._devices(), []
-        for position, share in enumerate(own):
-            device = known[share.device]
-            one = pb.ClaimDevice(pool_name=self._node, device_name=device_of(share, device))
-            if device.mode in SHARED:
-                one.share_id = share_id(claim, held.attempt, position)
-            if not position:
-                one.cdi_device_ids.append(device_name(slot))
-            devices.append(one)
-        return devices
 
     async def _unprepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         """Take back what a claim means; what was made for it goes once nothing uses it."""

@@ -157,18 +157,15 @@ class KubeletNode:
             try:
                 await self._holders.look()
                 self.lifecycle.breaches.note_again("kubelet", self._bare())
-                await self._take_over()
+                # Amounts are offered as well once another plugin's are found.
+                if self._node.devices and self._holders.amounts:
+                    registered = await asyncio.to_thread(self._holders.registered)
+                    if registered & self._holders.amounts - self._amounts:
+                        await self._offer_all({})
                 await asyncio.to_thread(self._specifications.sweep, self._holders.slots)
             except (NotPrepared, OSError) as problem:
                 _log.debug("which pods ended is not known: %s", problem)
             await asyncio.sleep(LOOK_S)
-
-    async def _take_over(self) -> None:
-        """Offer amounts as well once another plugin's are found."""
-        if self._node.devices and self._holders.amounts:
-            registered = await asyncio.to_thread(self._holders.registered)
-            if registered & self._holders.amounts - self._amounts:
-                await self._offer_all({})
 
     def _bare(self) -> Iterator[Breach]:
         """Containers that have a share by the ledger, and that the kubelet runs without a slot."""

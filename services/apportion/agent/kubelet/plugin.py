@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -193,7 +193,13 @@ class Plugin:
                 elif self._handing is not None:
                     answer.containers.append(await self._handing.answer(self.resource, len(slots)))
                 else:
-                    answer.containers.append(_by_cdi(slots))
+                    # By their names, in whichever of three ways the runtime knows.
+                    names = [device_name(slot) for slot in slots]
+                    one = pb.Allocated()
+                    one.env[VISIBLE] = ",".join(names)
+                    one.annotations[_ANNOTATION + slots[0]] = ",".join(names)
+                    one.cdi_devices.extend(pb.CdiDevice(name=name) for name in names)
+                    answer.containers.append(one)
             return answer
 
     async def _pre_start(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
@@ -213,13 +219,3 @@ class Plugin:
         edits = await self._preparing.prepare(holder)
         if self._handing is None:
             await asyncio.to_thread(self._specifications.write, holder.slots, edits)
-
-
-def _by_cdi(slots: Sequence[str]) -> Any:
-    """The slots by their names, in whichever of three ways the runtime knows."""
-    names = [device_name(slot) for slot in slots]
-    one = pb.Allocated()
-    one.env[VISIBLE] = ",".join(names)
-    one.annotations[_ANNOTATION + slots[0]] = ",".join(names)
-    one.cdi_devices.extend(pb.CdiDevice(name=name) for name in names)
-    return one

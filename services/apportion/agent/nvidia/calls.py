@@ -44,7 +44,11 @@ class Threads:
         """Run the function on a thread of its own."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        jobs = self._idle.pop() if self._idle else self._started()
+        if self._idle:
+            jobs = self._idle.pop()
+        else:
+            jobs = SimpleQueue()
+            threading.Thread(target=self._work, args=(jobs,), name="nvml", daemon=True).start()
         jobs.put((function, loop, future))
         return future
 
@@ -53,11 +57,6 @@ class Threads:
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)
-
-    def _started(self) -> _Jobs:
-        jobs: _Jobs = SimpleQueue()
-        threading.Thread(target=self._work, args=(jobs,), name="nvml", daemon=True).start()
-        return jobs
 
     def _work(self, jobs: _Jobs) -> None:
         while (job := jobs.get()) is not None:

@@ -52,7 +52,7 @@ class Loads:
             self._keep(device, ())
             cores = self._cores(device, card)
             processes = tuple(
-                Running(pid, memory, _of_process(cores, pid))
+                Running(pid, memory, None if cores is None else cores.get(pid, 0))
                 for (pid, _), memory in running.items()
             )
             return [Load(device, used, _rate(card), None, processes)]
@@ -136,22 +136,14 @@ def _instances(card: Any) -> Iterator[tuple[int, MigInstance, int]]:
     with suppress(*_ABSENT):
         if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return
-        used = dict(_instance_memory(card))
+        used = {}  # bytes, by the number of the GPU instance
+        for index in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(card))):
+            with suppress(nvml.NVMLError_NotFound):
+                device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+                number = int(nvml.nvmlDeviceGetGpuInstanceId(device))
+                used[number] = int(nvml.nvmlDeviceGetMemoryInfo(device).used)
         for made in mig.instances(card, mig.profiles(card)):
             yield made.id, made.cut, used.get(made.id, 0)
-
-
-def _instance_memory(card: Any) -> Iterator[tuple[int, int]]:
-    """Used bytes by the number of the GPU instance. Raises NVMLError."""
-    for index in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(card))):
-        with suppress(nvml.NVMLError_NotFound):
-            device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
-            used = int(nvml.nvmlDeviceGetMemoryInfo(device).used)
-            yield int(nvml.nvmlDeviceGetGpuInstanceId(device)), used
-
-
-def _of_process(cores: dict[int, int] | None, pid: int) -> int | None:
-    return None if cores is None else cores.get(pid, 0)
 
 
 def _rate(card: Any) -> int | None:

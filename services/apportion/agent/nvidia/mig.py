@@ -123,7 +123,35 @@ def ensure(
         OSError: it cannot be noted as ours, and is not made.
     """
     try:
-        return _ensure(card, wanted, needed, least_mib)
+        known = profiles(card.handle)
+        if wanted.profile not in known:
+            raise NotMade(
+                f"the card has no MIG profile {wanted.profile}; it has "
+                f"{', '.join(known) or 'none, or is not in MIG mode'}"
+            )
+        if (memory_mib := known[wanted.profile].memory_mib) < least_mib:
+            raise NotMade(
+                f"the driver makes MIG instances {wanted.profile} of {memory_mib} MiB, and the "
+                f"ledger has {least_mib} MiB for this one"
+            )
+        there = list(instances(card.handle, known))
+        made = next((each for each in there if each.cut == wanted), None)
+        if made is None or not card.ours.made(card.id, wanted):
+            _clear(card, there, wanted, needed)
+            profile = known[wanted.profile]
+            unit = profile.unit
+            at = nvml.c_nvmlGpuInstancePlacement_t(wanted.start * unit, wanted.size * unit)
+            card.ours.note(card.id, wanted)
+            try:
+                nvml.nvmlDeviceCreateGpuInstanceWithPlacement(card.handle, profile.id, byref(at))
+            except nvml.NVMLError:
+                card.ours.strike(card.id, wanted)  # what is there by now is of another
+                raise
+            made = next(each for each in instances(card.handle, known) if each.cut == wanted)
+        compute = _compute(made)
+        return MadeInstance(
+            _device_id(card.handle, made, compute), _nodes(card.handle, made, compute)
+        )
     except nvml.NVMLError as error:
         raise NotMade(f"MIG instance {named(wanted)} cannot be made: {error}") from None
 
@@ -209,43 +237,6 @@ def numbered(card: Any, number: int) -> MigInstance | None:
     """The instance with the driver's number for it, if it is there. Raises NVMLError."""
     there = instances(card, profiles(card))
     return next((made.cut for made in there if made.id == number), None)
-
-
-def _ensure(
-    card: Cut, wanted: MigInstance, needed: Collection[MigInstance], least_mib: int
-) -> MadeInstance:
-    """Raises NVMLError, NotMade, OSError."""
-    known = profiles(card.handle)
-    if wanted.profile not in known:
-        raise NotMade(
-            f"the card has no MIG profile {wanted.profile}; it has "
-            f"{', '.join(known) or 'none, or is not in MIG mode'}"
-        )
-    if (memory_mib := known[wanted.profile].memory_mib) < least_mib:
-        raise NotMade(
-            f"the driver makes MIG instances {wanted.profile} of {memory_mib} MiB, and the "
-            f"ledger has {least_mib} MiB for this one"
-        )
-    there = list(instances(card.handle, known))
-    made = next((each for each in there if each.cut == wanted), None)
-    if made is None or not card.ours.made(card.id, wanted):
-        _clear(card, there, wanted, needed)
-        _make(card, wanted, known[wanted.profile])
-        made = next(each for each in instances(card.handle, known) if each.cut == wanted)
-    compute = _compute(made)
-    return MadeInstance(_device_id(card.handle, made, compute), _nodes(card.handle, made, compute))
-
-
-def _make(card: Cut, wanted: MigInstance, profile: Profile) -> None:
-    """Make the GPU instance, noted as ours. Raises NVMLError, OSError."""
-    unit = profile.unit
-    at = nvml.c_nvmlGpuInstancePlacement_t(wanted.start * unit, wanted.size * unit)
-    card.ours.note(card.id, wanted)
-    try:
-        nvml.nvmlDeviceCreateGpuInstanceWithPlacement(card.handle, profile.id, byref(at))
-    except nvml.NVMLError:
-        card.ours.strike(card.id, wanted)  # what is there by now is of another
-        raise
 
 
 def _clear(

@@ -334,7 +334,17 @@ class NvmlBackend:
         self._xids.watch(device.id, handle)
         if device.mode == "mig":
             with suppress(nvml.NVMLError_NoPermission):  # the agent closes such a card by name
-                device = _with_profiles(device, mig.Cut(device.id, handle, self._ours))
+                # With the sizes of its MIG profiles and the slices of foreign instances.
+                cut = mig.Cut(device.id, handle, self._ours)
+                known = mig.profiles(cut.handle)
+                device = msgspec.structs.replace(
+                    device,
+                    mig_sizes=tuple(
+                        MigSize(profile=name, memory_mib=size.memory_mib)
+                        for name, size in known.items()
+                    ),
+                    closed_slices=mig.foreign_slices(cut, known) if cut.ours.kept else 0,
+                )
         trouble = _trouble(handle) or ("" if device.mode == "mig" else _fabric_trouble(handle))
         return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))
 
@@ -435,21 +445,6 @@ def _describe(card: _Card, index: int) -> Device:
         slots=mig_slots if in_mig_mode else SLOTS,
         mode="mig" if in_mig_mode else "hami-core",
         numa=_numa(card.bus_id),
-    )
-
-
-def _with_profiles(device: Device, card: mig.Cut) -> Device:
-    """The card with the sizes of its MIG profiles and the slices of foreign instances.
-
-    Raises NVMLError; NVMLError_NoPermission without CAP_SYS_ADMIN.
-    """
-    known = mig.profiles(card.handle)
-    return msgspec.structs.replace(
-        device,
-        mig_sizes=tuple(
-            MigSize(profile=name, memory_mib=size.memory_mib) for name, size in known.items()
-        ),
-        closed_slices=mig.foreign_slices(card, known) if card.ours.kept else 0,
     )
 
 

@@ -70,15 +70,16 @@ class Instances:
                 self._left[card] = kept.held, kept.foreign
                 if kept.held:
                     _log.warning(
-                        "card %s: no pod needs %s, and the driver says that it is in use; a process "
-                        "runs there, or DCGM holds it. Retrying until it is destroyed",
+                        "card %s: no pod needs %s, and the driver says that it is in use; a "
+                        "process runs there, or DCGM holds it. Retrying until it is destroyed",
                         card,
                         _names(kept.held),
                     )
                 if kept.foreign:
                     _log.warning(
                         "card %s: Apportion did not make %s; it stays, and its slices are given to "
-                        "no pod; if no program needs it, destroy it with nvidia-smi mig -dci and -dgi",
+                        "no pod; if no program needs it, destroy it with nvidia-smi mig -dci and "
+                        "-dgi",
                         card,
                         _names(kept.foreign),
                     )

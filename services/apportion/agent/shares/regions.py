@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 from uuid import uuid4
 
@@ -174,8 +173,11 @@ class Regions:
             if only is not None and (pod, _container(path)) not in only:
                 continue
             with ExitStack() as files:
-                for region in _region(path, files):
-                    yield pod, _container(path), region
+                try:
+                    region = Region(files.enter_context(SharedFile(path)))
+                except (OSError, RegionInvalid):
+                    continue  # its container broke it, and is the only one to suffer
+                yield pod, _container(path), region
 
     def each(self) -> Iterator[tuple[str, Path]]:
         """The pod and the file of every region here."""
@@ -204,14 +206,6 @@ def open_to_all(folder: Path) -> None:
     """Have a folder there that everybody may write in. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(_OPEN_TO_ALL)
-
-
-def _region(path: Path, files: ExitStack) -> Iterator[Region]:
-    """The region, unless its container broke it, which is then the only one to suffer."""
-    try:
-        yield Region(files.enter_context(SharedFile(path)))
-    except (OSError, RegionInvalid):
-        return
 
 
 def _pod(folder: Path) -> str:
@@ -271,12 +265,7 @@ class SharedFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -119,7 +119,15 @@ class Sampling:
                 await send(f"{SUBJECT}.{token(self._node.name)}", _encode(self._sample()))
             looked_s = now_s
             if self._hour(self._wall_s()) != self._hour(account.began_s):
-                self._close(account)
+                account.ended_s = self._wall_s()
+                self._accounts.append(Account(account.ended_s))
+                if len(self._accounts) > CLOSED_MAX + 1:
+                    dropped = self._accounts.pop(1)  # the first is on its way
+                    _log.warning(
+                        "the use since %s is lost: no record was taken", _time(dropped.began_s)
+                    )
+                self._saved_s = -SAVE_S
+                self._closed.set()
             if now_s - self._saved_s >= SAVE_S:
                 self._saved_s = now_s
                 await asyncio.to_thread(self._save, list(self._accounts))
@@ -146,11 +154,7 @@ class Sampling:
         if self._limits is not None:
             cgroups = self._look.cgroups
             await self._limits.hold(limits_of(claims, cgroups, self._node.devices))
-        self._warn()
-        return True
-
-    def _warn(self) -> None:
-        """Name whoever uses a card without a share, once."""
+        # Name a process that uses a card without a share, once.
         found = {(each.device, each.pid): each for each in self._look.unshared}
         for key in found.keys() - self._unshared:
             each = found[key]
@@ -163,6 +167,7 @@ class Sampling:
                 each.device,
             )
         self._unshared = set(found)
+        return True
 
     def _sample(self) -> UsageSample:
         look = self._look
@@ -203,15 +208,6 @@ class Sampling:
             ),
         )
 
-    def _close(self, account: Account) -> None:
-        account.ended_s = self._wall_s()
-        self._accounts.append(Account(account.ended_s))
-        if len(self._accounts) > CLOSED_MAX + 1:
-            dropped = self._accounts.pop(1)  # the first is on its way
-            _log.warning("the use since %s is lost: no record was taken", _time(dropped.began_s))
-        self._saved_s = -SAVE_S
-        self._closed.set()
-
     async def _record_closed(self) -> None:
         """Append the hours that ended, the oldest first, until cancelled."""
         while True:
@@ -244,17 +240,14 @@ class Sampling:
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            self._set_aside(error)
+            # A broken account is kept under another name, so that it can be examined.
+            aside = self._saved.with_name(self._saved.name + _BROKEN)
+            with suppress(OSError):
+                self._saved.replace(aside)
+            _log.warning("%s cannot be read, and is %s from now on: %s", self._saved, aside, error)
         if not accounts or accounts[-1].ended_s:
             accounts.append(Account(self._wall_s()))
         return accounts
-
-    def _set_aside(self, error: Exception) -> None:
-        """Keep a broken account under another name, so that it can be examined."""
-        aside = self._saved.with_name(self._saved.name + _BROKEN)
-        with suppress(OSError):
-            self._saved.replace(aside)
-        _log.warning("%s cannot be read, and is %s from now on: %s", self._saved, aside, error)
 
     def _save(self, accounts: list[Account]) -> None:
         try:
