@@ -36,8 +36,7 @@ from apportion.runtime.files.signing import (
 from apportion.runtime.ledger.archive import read_archive
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
-from apportion.runtime.ledger.receipt_check import ReceiptCheck
-from apportion.runtime.ledger.receipts import Ledger, Receipts, check_signature
+from apportion.runtime.ledger.receipts import Ledger, ReceiptCheck, Receipts, check_signature
 
 RECORDED = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-evictions.jsonl"
 RECORDS = list(read_archive(RECORDED))

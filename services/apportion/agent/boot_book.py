@@ -25,8 +25,6 @@ _log = logging.getLogger(__name__)
 
 
 class _File(Struct, Generic[T]):
-    """What stands on the disk."""
-
     boot: str
     entries: dict[str, T] = {}
 

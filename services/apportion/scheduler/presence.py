@@ -21,8 +21,8 @@ from msgspec import structs
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, State
-from apportion.runtime.ledger.attendance import AGENT_BEAT_S, AGENTS, read_beat
 from apportion.runtime.ledger.fences import Fences
+from apportion.runtime.ledger.membership import AGENT_BEAT_S, AGENTS, read_beat
 from apportion.runtime.ledger.port import (
     DuplicateRefused,
     FenceRefused,

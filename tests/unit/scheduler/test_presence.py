@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from apportion.core.ledger.fold import Change
-from apportion.runtime.ledger.attendance import AGENT_BEAT_S, beat_of
 from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.membership import AGENT_BEAT_S, beat_of
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold

@@ -14,7 +14,7 @@ from apportion.core.dra.requests import read_resource_claim
 from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.kinds.limits import CARD_QUOTA, card_quota
 from apportion.runtime.kube import watch
-from apportion.runtime.ledger.attendance import read_beat
+from apportion.runtime.ledger.membership import read_beat
 from apportion.watcher.kubernetes.kind import metadata_of
 
 ROOT = Path(apportion.__file__).parent

@@ -34,7 +34,7 @@ from apportion.core.configuration.offering import MISCONFIGURED, closed, offered
 from apportion.core.intake.sight import ADOPTIONS, CHANNELS, FOR_ALL, subjects_of_node
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import State
-from apportion.runtime.ledger.attendance import AGENT_BEAT_S, beat_of
+from apportion.runtime.ledger.membership import AGENT_BEAT_S, beat_of
 from apportion.runtime.ledger.port import Ledger, LedgerUnavailable
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader

@@ -388,7 +388,6 @@ def _ran(pod: PodState) -> bool:
 
 
 def _as_placed(data: PodAdopted) -> PodPlaced:
-    """An adoption as the placement that it stands for."""
     return PodPlaced(
         pod=data.pod,
         namespace=data.submitted.namespace,

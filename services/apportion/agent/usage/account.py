@@ -83,8 +83,6 @@ class _Share(Struct):
 
 
 class _Unshared(Struct):
-    """Of one program so far."""
-
     device: str
     command: str
     pod: str

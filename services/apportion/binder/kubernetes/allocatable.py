@@ -49,8 +49,6 @@ two streams, and a pod for which the node that it knows has no room is turned aw
 BACK_OFF = BackOff(0.2, 5.0)
 _FORBIDDEN = 403
 _NOT_FOUND = 404
-_TOO_MANY = 429
-_SERVER_ERROR = 500
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -287,7 +285,7 @@ class Allocatable:
         body = _encode({"status": {"capacity": amounts, "allocatable": amounts}})
         path = f"/api/v1/nodes/{quote(name, safe='')}/status"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
-        if answer.status == _TOO_MANY or answer.status >= _SERVER_ERROR:
+        if answer.passing:
             raise KubeUnavailable(str(answer.refusal()))
         if not answer.ok and answer.status != _NOT_FOUND and not self._forbidden:
             said = "node %s does not show its GPU memory and cores: %s; %s"

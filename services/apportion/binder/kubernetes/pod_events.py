@@ -75,9 +75,7 @@ SCHEDULED = "Scheduled"
 REVISION = f"{PREFIX}revision"
 DECLARED_WITHIN_S = 15.0
 """A gang that is not declared for so long, or at most twice that, is told of."""
-_BUSY = 429
 _CONFLICT = 409
-_SERVER_ERROR = 500
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -336,7 +334,7 @@ class Telling:
             except KubeUnavailable:
                 await self._clock.pause(PAUSE_S)
                 continue
-            if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
+            if answer.passing:
                 await self._clock.pause(min(max(PAUSE_S, answer.retry_after_s), PAUSE_MAX_S))
                 continue
             return answer

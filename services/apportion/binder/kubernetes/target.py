@@ -47,8 +47,6 @@ AGAIN = BackOff(0.2, 12.0)
 _CREATED = 201
 _NOT_FOUND = 404
 _CONFLICT = 409
-_TOO_MANY = 429
-_SERVER_ERROR = 500
 _PASSING = (401, 403, 404)
 """What may be mended without us: credentials, rights, a pod of which the watcher will tell."""
 
@@ -193,12 +191,9 @@ class KubernetesTarget:
             return None
         annotations = self._annotations(pod, placed_of(pod, pod.placement), node)
         annotations = {**annotations, RESIZED_CORES: NEXT_PROCESS}
-        body = _encode({"metadata": {"uid": resized.pod, "annotations": annotations}})
-        path = f"{pod_path(resized.namespace, resized.name)}/status"
+        document = {"metadata": {"uid": resized.pod, "annotations": annotations}}
         try:
-            answer = await self._api.request(
-                "PATCH", path, body=body, content_type=MERGE_PATCH, timeout_s=TRY_TIMEOUT_S
-            )
+            answer = await self._patch(resized.namespace, resized.name, document)
         except KubeUnavailable as error:
             return Failed(str(error), final=False, unknown=True)
         if answer.ok:
@@ -213,13 +208,19 @@ class KubernetesTarget:
         Raises:
             KubeUnavailable: nobody answered.
         """
-        body = _encode({"metadata": {"uid": uid}, "status": status})
-        path = f"{pod_path(namespace, name)}/status"
-        answer = await self._api.request(
-            "PATCH", path, body=body, content_type=MERGE_PATCH, timeout_s=TRY_TIMEOUT_S
-        )
+        document = {"metadata": {"uid": uid}, "status": status}
+        answer = await self._patch(namespace, name, document)
         if not answer.ok:
             _log.info("pod %s/%s: its status is left: %s", namespace, name, answer.refusal())
+
+    async def _patch(self, namespace: str, name: str, document: Mapping[str, object]) -> Answer:
+        return await self._api.request(
+            "PATCH",
+            f"{pod_path(namespace, name)}/status",
+            body=_encode(document),
+            content_type=MERGE_PATCH,
+            timeout_s=TRY_TIMEOUT_S,
+        )
 
     async def _gone(self, placed: PodPlaced) -> Outcome:
         """What became of the placement on a node that has left: a call before may have bound it.
@@ -249,7 +250,7 @@ class KubernetesTarget:
             except KubeUnavailable:
                 self._pace.refused()
                 return _Unclear(0.0)
-            if answer.status == _TOO_MANY or answer.status >= _SERVER_ERROR:
+            if answer.passing:
                 self._pace.refused()
                 return _Unclear(answer.retry_after_s)
             self._pace.answered(self._clock.monotonic() - began_s)
@@ -306,7 +307,6 @@ class KubernetesTarget:
 
 
 def _found(placed: PodPlaced, pod: _Pod, refusal: KubeRefused) -> Outcome | _Unclear:
-    """What a pod that could not be bound is."""
     if pod.metadata.uid != placed.pod:
         return Failed("another pod has its name by now", final=False)
     if not pod.spec.node_name:

@@ -115,7 +115,6 @@ class VolumeBinding:
         return None
 
     async def _look(self, one: _Try, name: str) -> bool:
-        """Whether the claim has its volume by now."""
         claim = await self._claim(one, name)
         if await self._has_volume(one, claim):
             return True

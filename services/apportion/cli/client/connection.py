@@ -25,7 +25,7 @@ import msgspec
 from apportion.cli.exits import Unreachable
 from apportion.runtime.process.reach import Reach
 from apportion.runtime.process.tls import NATS_TLS, forget_files
-from apportion.runtime.service.tls_options import client_tls_options
+from apportion.runtime.service.options import client_tls_options
 
 CONNECTION = "connection.json"
 LOOK_S = 1.0

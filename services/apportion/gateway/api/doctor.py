@@ -30,7 +30,7 @@ from apportion.runtime.jetstream.examining import examine
 from apportion.runtime.jetstream.server.monitoring import server_says
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.archive import archive_facts
-from apportion.runtime.ledger.attendance import Attendance
+from apportion.runtime.ledger.membership import Attendance
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.process.clock import Clock, rfc3339
 from apportion_schemas import EventError, PodGone, decode

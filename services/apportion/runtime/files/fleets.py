@@ -51,8 +51,6 @@ class SimulatedNode(msgspec.Struct, frozen=True):
 class _Row(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """One node of a fleet file."""
-
     node: Name
     devices: Annotated[str, Meta(max_length=1024)] = ""
     cpu_milli: CpuMilli | None = None

@@ -100,8 +100,6 @@ def undeclared_queues(wish: Wish, declared: Iterable[str]) -> list[str]:
 
 
 class _Reader:
-    """Fills a wish, document by document."""
-
     def __init__(self, config: ManifestConfig, most: int) -> None:
         self.wish = Wish()
         self.problems: list[Problem] = []

@@ -223,7 +223,6 @@ class Appender:
         return False
 
     def _hidden(self, event_id: str) -> str:
-        """What the server knows an event by."""
         if not self._key:
             return event_id
         return hmac.new(self._key, event_id.encode(), "sha256").hexdigest()

@@ -201,8 +201,6 @@ class JetStreamLedger:
 
 
 class _Request:
-    """See ledger.Request."""
-
     __slots__ = ("_wire", "payload", "reply", "subject")
 
     def __init__(self, wire: Wire, message: Message) -> None:

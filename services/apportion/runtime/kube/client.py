@@ -34,6 +34,8 @@ ANSWER_BYTES_MAX = 64 << 20
 LINE_BYTES_MAX = 16 << 20
 """One event of a watch: one object, in JSON."""
 HTTP_ERRORS = 400
+TOO_MANY = 429
+SERVER_ERROR = 500
 
 JSON = "application/json"
 MERGE_PATCH = "application/strategic-merge-patch+json"
@@ -75,14 +77,17 @@ class Answer(msgspec.Struct, frozen=True):
         """Whether the request was done."""
         return self.status < HTTP_ERRORS
 
+    @property
+    def passing(self) -> bool:
+        """Whether the server has too much to do, or failed: the same may be done later."""
+        return self.status == TOO_MANY or self.status >= SERVER_ERROR
+
     def refusal(self) -> KubeRefused:
         """The answer as an error."""
         return _refusal(self.status, self.body)
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """A `v1` Status."""
-
     message: str = ""
     reason: str = ""
     code: int = 0

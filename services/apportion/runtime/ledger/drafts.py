@@ -77,8 +77,6 @@ def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """What of an event says which one it is."""
-
     id: str = ""
     type: str = ""
 

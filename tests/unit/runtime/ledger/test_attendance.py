@@ -4,8 +4,7 @@ import random
 
 import msgspec
 
-from apportion.runtime.ledger.attendance import SILENT_S, Attendance
-from apportion.runtime.ledger.membership import BEAT_S, Beat
+from apportion.runtime.ledger.membership import BEAT_S, SILENT_S, Attendance, Beat
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
 from tests.support.memory_ledger import MemoryLedger

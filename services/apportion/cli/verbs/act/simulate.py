@@ -18,7 +18,7 @@ from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json
 from apportion.core.answers.reads import DeviceAnswer, NodeDetail
 from apportion.runtime.jetstream.wire import Message
-from apportion.runtime.ledger.attendance import AGENT_BEAT_S, beat_of
+from apportion.runtime.ledger.membership import AGENT_BEAT_S, beat_of
 from apportion_schemas.catalogue import token
 
 TIMEOUT_S = 5.0

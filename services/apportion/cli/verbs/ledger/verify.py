@@ -39,8 +39,7 @@ from apportion.runtime.ledger.archive import (
     read_span,
 )
 from apportion.runtime.ledger.port import LedgerHole, Record
-from apportion.runtime.ledger.receipt_check import ReceiptCheck
-from apportion.runtime.ledger.receipts import Receipts
+from apportion.runtime.ledger.receipts import ReceiptCheck, Receipts
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import UnknownEvent
 
