@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -25,6 +26,8 @@ from apportion.core.answers.reads import (
 )
 
 TIMEOUT_S = 1.0
+T = TypeVar("T")
+Names = Callable[[Gateway], list[str]]
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
@@ -35,32 +38,15 @@ def _pods(gateway: Gateway) -> list[str]:
     return default + [f"{pod.namespace}/{pod.name}" for pod in page.items]
 
 
-def _nodes(gateway: Gateway) -> list[str]:
-    page = gateway.ask("nodes", answer=Page[NodeAnswer], query={"limit": LIMIT})
-    return [node.node for node in page.items]
+def _list(what: str, item: type[T], name: Callable[[T], str]) -> Names:
+    def names(gateway: Gateway) -> list[str]:
+        page: Page[T] = gateway.ask(what, answer=Page[item], query={"limit": LIMIT})  # type: ignore[valid-type]
+        return [name(each) for each in page.items]
+
+    return names
 
 
-def _devices(gateway: Gateway) -> list[str]:
-    page = gateway.ask("devices", answer=Page[DeviceAnswer], query={"limit": LIMIT})
-    return [device.device for device in page.items]
-
-
-def _gangs(gateway: Gateway) -> list[str]:
-    page = gateway.ask("gangs", answer=Page[GangAnswer], query={"limit": LIMIT})
-    return [gang.group for gang in page.items]
-
-
-def _queues(gateway: Gateway) -> list[str]:
-    page = gateway.ask("queues", answer=Page[QueueAnswer], query={"limit": LIMIT})
-    return [queue.queue for queue in page.items]
-
-
-def _quotas(gateway: Gateway) -> list[str]:
-    page = gateway.ask("quotas", answer=Page[QuotaAnswer], query={"limit": LIMIT})
-    return [f"{quota.namespace}/{quota.quota}" for quota in page.items]
-
-
-def _complete(*lists: Callable[[Gateway], list[str]]) -> Complete:
+def _complete(*lists: Names) -> Complete:
     def complete(
         ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
@@ -77,12 +63,14 @@ def _complete(*lists: Callable[[Gateway], list[str]]) -> Complete:
     return complete
 
 
+_nodes = _list("nodes", NodeAnswer, lambda node: node.node)
+_devices = _list("devices", DeviceAnswer, lambda device: device.device)
 PODS = _complete(_pods)
 NODES = _complete(_nodes)
 DEVICES = _complete(_devices)
-GANGS = _complete(_gangs)
-QUEUES = _complete(_queues)
-QUOTAS = _complete(_quotas)
+GANGS = _complete(_list("gangs", GangAnswer, lambda gang: gang.group))
+QUEUES = _complete(_list("queues", QueueAnswer, lambda queue: queue.queue))
+QUOTAS = _complete(_list("quotas", QuotaAnswer, lambda each: f"{each.namespace}/{each.quota}"))
 TARGETS = _complete(_nodes, _devices)
 """For verbs that take a node or a device."""
 ANYTHING = _complete(_nodes, _devices, _pods)

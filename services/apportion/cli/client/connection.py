@@ -10,7 +10,6 @@ Invariant: what is told wins over what is found, and an address is shown without
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shlex
@@ -73,12 +72,14 @@ class Where(msgspec.Struct, frozen=True):
             known = load_credentials(self.data)
         except ServerFailed as error:
             raise Unreachable(str(error)) from None
-        # Of an `up` that runs the server may be away for a moment, and is waited for.
-        if not self.running() and _refuses(known.host, known.port):
-            raise Unreachable(
-                f"nothing runs with its data in {self.data}; start it with `apportion up`, give "
-                f"its --data, or name the ledger: --nats URL or {NATS_ENV}"
-            )
+        if not self.running():  # the server of one that runs may be away, and is waited for
+            try:
+                socket.create_connection((known.host, known.port), LOOK_S).close()
+            except OSError:
+                raise Unreachable(
+                    f"nothing runs with its data in {self.data}; start it with `apportion up`, "
+                    f"give its --data, or name the ledger: --nats URL or {NATS_ENV}"
+                ) from None
         return known.reach_for(role)
 
     def running(self) -> bool:
@@ -90,13 +91,6 @@ class Where(msgspec.Struct, frozen=True):
         if self.gateway:
             return self.gateway.rstrip("/")
         return read_connection(self.data).gateway
-
-
-def _refuses(host: str, port: int) -> bool:
-    """Whether nobody listens there."""
-    with contextlib.suppress(OSError), socket.create_connection((host, port), LOOK_S):
-        return False
-    return True
 
 
 def default_data() -> Path:

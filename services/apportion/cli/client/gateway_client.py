@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import os
 import socket
-import ssl
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ import msgspec
 
 from apportion.cli.client.connection import GATEWAY_TLS, TOKEN_ENV
 from apportion.cli.exits import NotFound, NotLetIn, Unreachable, Wrong
+from apportion.core.answers.past import HistoryPage
 from apportion.core.answers.reads import Answer, ErrorAnswer, Page
 from apportion.core.explain.text.printable import escaped
 from apportion.runtime.process.config import ConfigError
@@ -42,7 +42,13 @@ WAIT_S = 30
 """How long the gateway may take to fold up to now."""
 
 A = TypeVar("A", bound=Answer)
+P = TypeVar("P", Page[Any], HistoryPage)
 T = TypeVar("T")
+
+
+def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a query says as of when."""
+    return {"at": query["at"]} if "at" in query else {}
 
 
 class Unanswered(Unreachable):
@@ -69,8 +75,12 @@ class Gateway:
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
+            try:
+                context = ClientTls(files_of(GATEWAY_TLS)).context()
+            except ConfigError as error:
+                raise Wrong(str(error)) from None
             self._connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=self._timeout_s, context=_trusted()
+                parts.hostname, parts.port, timeout=self._timeout_s, context=context
             )
         else:
             self._connection = http.client.HTTPConnection(
@@ -112,14 +122,19 @@ class Gateway:
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
     ) -> Iterator[Page[T]]:
         """All pages of a list, one after the other."""
-        behind = ""
+        return self.pages(what, answer=Page[item], query=query)  # type: ignore[valid-type]
+
+    def pages(
+        self, *path: str, answer: type[P], query: Mapping[str, object] | None = None
+    ) -> Iterator[P]:
+        """All pages of an answer that comes in pages, one after the other."""
+        asked = {**(query or {}), "limit": LIMIT}
         while True:
-            asked = {**(query or {}), "limit": LIMIT, **({"continue": behind} if behind else {})}
-            page: Page[T] = self.ask(what, answer=Page[item], query=asked)  # type: ignore[valid-type]
+            page = self.ask(*path, answer=answer, query=asked)
             yield page
-            behind = page.next
-            if not behind:
+            if not page.next:
                 return
+            asked["continue"] = page.next
 
     def items(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
@@ -218,14 +233,6 @@ def _token_headers() -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _trusted() -> ssl.SSLContext:
-    """Whom to believe that it is the gateway: see `connection`. Raises Wrong."""
-    try:
-        return ClientTls(files_of(GATEWAY_TLS)).context()
-    except ConfigError as error:
-        raise Wrong(str(error)) from None
-
-
 def _unreachable(url: str, error: Exception) -> Unreachable:
     reason: Any = error
     if tls := explained(error, GATEWAY_TLS):
@@ -260,14 +267,11 @@ def refused(said: ErrorAnswer, status: int) -> NotFound | Wrong | Unreachable:
         return NotFound(text, said)
     if status in HTTP_NOT_LET_IN:
         return NotLetIn(text)
-    return Wrong(_of_option(said, text)) if status in HTTP_WRONG else Unreachable(text)
-
-
-def _of_option(said: ErrorAnswer, text: str) -> str:
-    """What is wrong, said of the option that was given; as it is where the verb has none such."""
+    if status not in HTTP_WRONG:
+        return Unreachable(text)
+    # What is wrong is said of the option that was given, where the verb has one of that name.
     context, option = click.get_current_context(silent=True), f"--{said.field}"
-    if context is None or not any(option in param.opts for param in context.command.params):
-        return text
-    if not said.rest:
-        return f"{option}: {text}"
-    return f"{option}{said.rest}; {said.fix}" if said.fix else f"{option}{said.rest}"
+    if any(option in param.opts for param in (context.command.params if context else ())):
+        about = f"{option}{said.rest}" if said.rest else f"{option}: {said.error}"
+        text = f"{about}; {said.fix}" if said.fix else about
+    return Wrong(text)

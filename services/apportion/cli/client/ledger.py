@@ -9,6 +9,7 @@ level, no name of a module, no time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import io
 import json
@@ -23,7 +24,7 @@ import click
 
 from apportion.cli.client.connection import Command
 from apportion.cli.exits import NotFound, Outdated, Unreachable
-from apportion.cli.render.output import console, plain
+from apportion.cli.render.output import warn
 from apportion.core.ledger.rules import Superseded, missing
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
@@ -35,6 +36,7 @@ from apportion.runtime.ledger.port import (
     InvalidDraft,
     LedgerError,
     PayloadTooLarge,
+    Record,
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
@@ -99,18 +101,73 @@ async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def open_ledger(reach: Reach) -> AsyncIterator[JetStreamLedger]:
-    """The ledger, checked, for as long as the block lasts. Raises LedgerError.
+async def open_ledger(reach: Reach, *, checked: bool = True) -> AsyncIterator[JetStreamLedger]:
+    """The ledger, `checked`, for as long as the block lasts. Raises LedgerError.
 
     What goes wrong with it meanwhile is said on stderr: a verb's answer alone is on stdout.
     """
     say_troubles()
     ledger = await jetstream.connect(reach, name="apportion cli")
     try:
-        await jetstream.check_stream(ledger)
+        if checked:
+            await jetstream.check_stream(ledger)
         yield ledger
     finally:
         await ledger.close()
+
+
+def with_ledger(reach: Reach, work: Callable[[JetStreamLedger], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` on the ledger. Raises as `run`."""
+
+    async def opened() -> T:
+        async with open_ledger(reach) as ledger:
+            return await work(ledger)
+
+    return run(opened())
+
+
+class _Read(Exception):
+    """All that was to be read has been."""
+
+
+async def read_to(
+    ledger: JetStreamLedger, last: int, deliver: Callable[[Record], object], *, start: int = 1
+) -> None:
+    """Deliver what the ledger has from `start` to `last`. Raises LedgerError."""
+    if last < max(start, 1):
+        return
+
+    def take(record: Record) -> None:
+        deliver(record)
+        if record.revision >= last:
+            raise _Read
+
+    subscription = await ledger.follow(take, start=start)
+    with contextlib.suppress(_Read):
+        await subscription.join()
+    await subscription.stop()
+
+
+async def follow_until(
+    done: asyncio.Future[Any],
+    ledger: JetStreamLedger,
+    deliver: Callable[[Record], None],
+    *,
+    start: int,
+    subjects: Sequence[str],
+    timeout_s: float | None = None,
+) -> None:
+    """Follow until what is delivered settles `done`, or the time is over. Raises LedgerError."""
+    following = await ledger.follow(deliver, start=start, subjects=subjects)
+    ended = asyncio.ensure_future(following.join())
+    try:
+        await asyncio.wait({ended, done}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+    finally:
+        done.cancel()
+        await following.stop()
+        await asyncio.gather(ended, done, return_exceptions=True)
 
 
 async def by_now(reach: Reach) -> dict[str, int]:
@@ -122,8 +179,10 @@ async def by_now(reach: Reach) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def appending(ledger: JetStreamLedger) -> AsyncIterator[GroupCommit]:
-    """What a verb appends by; nothing that this ledger has not enabled.
+async def appending(
+    ledger: JetStreamLedger, by: str = ""
+) -> AsyncIterator[tuple[GroupCommit, Publisher]]:
+    """What a verb appends by, and who says it; nothing that this ledger has not enabled.
 
     Raises NotFound: this build would write what is not. LedgerError.
     """
@@ -136,7 +195,13 @@ async def appending(ledger: JetStreamLedger) -> AsyncIterator[GroupCommit]:
                 "`apportion ledger enable`, or use a command line of the build before"
             )
     async with GroupCommit(ledger) as commit:
-        yield commit
+        yield commit, Publisher(f"cli/{person(by)}", SystemClock(), commit.append)
+
+
+async def publish(publisher: Publisher, data: Payload, *, basis: int) -> int:
+    """Append one event under a new id; its revision. Raises LedgerError, InvalidEvent."""
+    event_id = f"{type(data).__name__}/{uuid4()}"
+    return (await publisher.publish(data, event_id=event_id, basis=basis)).revision or 0
 
 
 async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> list[int | None]:
@@ -157,8 +222,7 @@ async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> lis
 
 async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") -> Appended:
     """Append one event, under a new id or its own. Raises LedgerError, InvalidEvent, NotFound."""
-    async with open_ledger(reach) as ledger, appending(ledger) as commit:
-        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+    async with open_ledger(reach) as ledger, appending(ledger) as (_, publisher):
         event_id = event_id or f"{type(data).__name__}/{uuid4()}"
         return await publisher.publish(data, event_id=event_id, basis=basis)
 
@@ -176,7 +240,7 @@ class _Said(io.StringIO):
         about = ", ".join(f"{name} {said}" for name, said in event.items() if name not in OF_A_LOG)
         text = f"{event['event']}: {about}" if about else str(event["event"])
         if text != self._last or time.monotonic() > self._again_s:
-            console(stderr=True).print(plain(text), style="yellow", soft_wrap=True)
+            warn(text)
         self._last, self._again_s = text, time.monotonic() + TOGETHER_S
         return len(line)
 

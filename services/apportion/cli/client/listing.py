@@ -8,16 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import click
 import msgspec
 
-from apportion.cli.client.gateway_client import Gateway, Unanswered
+from apportion.cli.client.gateway_client import Gateway, Unanswered, at_of
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render import tables
 from apportion.cli.render.output import console, plain, print_json, show
 from apportion.cli.render.rows import Rows
+from apportion.cli.render.tables import Look
 from apportion.core.answers.reads import (
     DeviceAnswer,
     GangAnswer,
@@ -39,6 +40,7 @@ from apportion.core.explain.text.words import device_words
 Form = Literal["", "wide", "json", "yaml", "name"]
 FORMS = ("wide", "json", "yaml", "name")
 LOOK_S = 1.0
+T = TypeVar("T")
 UNDECLARED = "a queue that nobody declares has weight 1 and no limits, whoever is in it"
 GOES_ON = "Trying on; Ctrl-C ends it"
 
@@ -51,7 +53,17 @@ class Kind(NamedTuple):
     name: Callable[[Any], str]
     answers_to: Callable[[Any, str], bool]
     order: Callable[[Any], Any] | None
-    rows: Callable[[Iterable[Any], tables.Look], Rows]
+    rows: Callable[[Iterable[Any], Look], Rows]
+
+
+def _by_name(
+    what: str, item: type[T], name: Callable[[T], str], rows: Callable[[Iterable[T], Look], Rows]
+) -> Kind:
+    """A list whose items are found, and in order, by their names alone."""
+    return Kind(
+        what, item, name, lambda each, asked: name(each) == asked,
+        lambda each: natural(name(each)), rows,
+    )  # fmt: skip
 
 
 def _full_name(item: PodAnswer | PlacementAnswer) -> str:
@@ -64,14 +76,9 @@ def _is_pod(item: PodAnswer | PlacementAnswer, name: str) -> bool:
 
 PODS = Kind("pods", PodAnswer, _full_name, _is_pod, None, tables.pods)
 PLACEMENTS = Kind("placements", PlacementAnswer, _full_name, _is_pod, None, tables.placements)
-NODES = Kind(
-    "nodes",
-    NodeAnswer,
-    lambda node: str(node.node),
-    lambda node, name: bool(node.node == name),
-    lambda node: natural(node.node),
-    tables.nodes,
-)
+NODES = _by_name("nodes", NodeAnswer, lambda node: node.node, tables.nodes)
+GANGS = _by_name("gangs", GangAnswer, lambda gang: gang.group, tables.gangs)
+QUEUES = _by_name("queues", QueueAnswer, lambda queue: queue.queue, tables.queues)
 DEVICES = Kind(
     "devices",
     DeviceAnswer,
@@ -79,23 +86,6 @@ DEVICES = Kind(
     lambda device, name: device_names.means(name, device.device),
     lambda device: (natural(device.node), device.index),
     tables.devices,
-)
-GANGS = Kind(
-    "gangs",
-    GangAnswer,
-    lambda gang: str(gang.group),
-    lambda gang, name: bool(gang.group == name),
-    lambda gang: natural(gang.group),
-    tables.gangs,
-)
-
-QUEUES = Kind(
-    "queues",
-    QueueAnswer,
-    lambda queue: str(queue.queue),
-    lambda queue, name: bool(queue.queue == name),
-    lambda queue: natural(queue.queue),
-    tables.queues,
 )
 QUOTAS = Kind(
     "quotas",
@@ -115,8 +105,7 @@ def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
     except NotFound as error:
         if not (node := query.get("node")):
             raise
-        then = {key: value for key, value in query.items() if key == "at"}
-        names = [each.node for each in gateway.items("nodes", NodeAnswer, then)[1]]
+        names = [each.node for each in gateway.items("nodes", NodeAnswer, at_of(query))[1]]
         if node in names:
             raise
         meant = did_you_mean(node, names) or named("nodes", names)
@@ -142,7 +131,7 @@ class Listing(NamedTuple):
     names: Sequence[str]
     query: dict[str, Any]
     form: Form
-    look: tables.Look
+    look: Look
     find: Callable[[], str]
 
     def print(self) -> None:
@@ -219,8 +208,10 @@ class Listing(NamedTuple):
     def _no_such(self, name: str, items: list[Any], revision: int) -> str:
         """With where it belongs if it is a node's, else with what is near, or else there."""
         problem = f"no {self.kind.what.removesuffix('s')} {name!r} at revision {revision}"
-        if self.kind in (PODS, PLACEMENTS, DEVICES) and self._is_node(name):
-            return f"{problem}; it is a node: `apportion get {self.kind.what} --node {name}`"
+        if self.kind in (PODS, PLACEMENTS, DEVICES):
+            with suppress(NotFound):
+                self.gateway.ask("nodes", name, answer=NodeDetail, query=at_of(self.query))
+                return f"{problem}; it is a node: `apportion get {self.kind.what} --node {name}`"
         if self.kind is QUEUES:
             problem += f"; {UNDECLARED}"
         if self.kind is DEVICES and (unclear := device_names.unclear(name, ())):
@@ -233,14 +224,6 @@ class Listing(NamedTuple):
         if not hint and names:
             hint = f"there are {listed(names)}"
         return f"{problem}; {hint}" if hint else problem
-
-    def _is_node(self, name: str) -> bool:
-        then = {key: value for key, value in self.query.items() if key == "at"}
-        try:
-            self.gateway.ask("nodes", name, answer=NodeDetail, query=then)
-        except NotFound:
-            return False
-        return True
 
     def _print(
         self, revision: int, items: list[Any], *, piece: bool = False, header: bool = True

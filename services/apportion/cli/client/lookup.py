@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from apportion.cli.client.connection import Where
-from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.gateway_client import Gateway, at_of
 from apportion.cli.exits import NotFound
 from apportion.core.answers.past import PodNames
 from apportion.core.answers.reads import DeviceAnswer, NodeDetail, PodAnswer, Why
@@ -36,7 +36,7 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
     try:
         return gateway.ask("pods", space, name, "why", answer=Why, query=query)
     except NotFound as error:
-        there = {key: value for key, value in query.items() if key == "at"}
+        there = at_of(query)
         if namespace is not None or "/" in pod:
             raise unknown(gateway, name, error.message, there) from None
         other = _other_kind(gateway, name, there)
@@ -89,20 +89,14 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
     made = defaultdict[str, list[str]](list)
     for pod in pods:
         full[pod.name].append(f"{pod.namespace}/{pod.name}")
-        if what := _made_by(name, pod):
+        kind, _, owner = pod.owner.partition("/")
+        in_gang = "gang" if pod.group.rpartition("/")[2] == name else ""
+        if what := kind if owner == name else in_gang:
             made[what].append(f"{pod.namespace}/{pod.name}")
     if made and name not in full:
         return "".join(f"; it is a {what}, and its pods are {listed(made[what])}" for what in made)
     meant = full.get(name) or [each for found in near(name, full) for each in full[found]]
     return f"; did you mean {listed(meant)}?" if meant else ""
-
-
-def _made_by(name: str, pod: PodAnswer) -> str:
-    """As what the name stands above the pod: the kind of its owner, or a gang; empty where not."""
-    kind, _, owner = pod.owner.partition("/")
-    if owner == name:
-        return kind
-    return "gang" if pod.group.rpartition("/")[2] == name else ""
 
 
 def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:

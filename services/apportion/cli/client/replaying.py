@@ -13,7 +13,7 @@ from msgspec import Struct
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from apportion.cli.client.connection import Where
-from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.client.ledger import with_ledger
 from apportion.cli.exits import NotFound, Outdated, Wrong
 from apportion.cli.render.output import console
 from apportion.core.answers.replays import ReplayAnswer
@@ -30,11 +30,10 @@ from apportion.lab.ledgers import (
     shadow_archives,
     shadow_ledger,
 )
-from apportion.lab.recording import Recorded, RecordingFailed
+from apportion.lab.recording import RecordingFailed
 from apportion.lab.replaying import Otherwise, replay
 from apportion.runtime.files.fleets import FleetInvalid, read_fleet
 from apportion.runtime.ledger.archive import ArchiveError
-from apportion.runtime.process.reach import Reach
 from apportion_schemas import UnknownEvent
 
 Tell = Callable[[int, int], None]
@@ -64,7 +63,9 @@ def replayed(where: Where, asked: Asked) -> ReplayAnswer:
             if asked.archives:
                 recorded = record_archives(asked.archives, wanted, tell=tell)
             else:
-                recorded = run(_read(where.reach(), wanted, tell))
+                recorded = with_ledger(
+                    where.reach(), lambda ledger: record_ledger(ledger, wanted, tell=tell)
+                )
         with _bar("replaying") as tell:
             return replay(recorded, otherwise, tell=tell)
 
@@ -76,16 +77,14 @@ def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | 
         with _said(), _bar("comparing", quiet=follow is not None) as tell:
             if asked.archives:
                 return shadow_archives(asked.archives, wanted, tell=tell)
-            return run(_shadow(where.reach(), wanted, tell, follow))
+            return with_ledger(
+                where.reach(),
+                lambda ledger: shadow_ledger(ledger, wanted, tell=tell, follow=follow),
+            )
     except KeyboardInterrupt:
         if follow is None:
             raise
         return None
-
-
-async def _shadow(reach: Reach, wanted: Wanted, tell: Tell, follow: Seen | None) -> ShadowAnswer:
-    async with open_ledger(reach) as ledger:
-        return await shadow_ledger(ledger, wanted, tell=tell, follow=follow)
 
 
 @contextmanager
@@ -99,11 +98,6 @@ def _said() -> Iterator[None]:
         raise Outdated(str(error)) from None
     except (ArchiveError, RecordingFailed, CourseFailed, OSError) as error:
         raise NotFound(str(error)) from None
-
-
-async def _read(reach: Reach, wanted: Wanted, tell: Tell) -> Recorded:
-    async with open_ledger(reach) as ledger:
-        return await record_ledger(ledger, wanted, tell=tell)
 
 
 @contextmanager

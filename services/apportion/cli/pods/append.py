@@ -15,9 +15,10 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace as replaced
 
 from apportion.cli.client.gateway_client import WAIT_S, Gateway
-from apportion.cli.client.ledger import appending, person
+from apportion.cli.client.ledger import appending, person, publish
 from apportion.cli.exits import NotFound
 from apportion.core.answers.reads import PodAnswer, PodDetail, RevisionAnswer
 from apportion.core.explain.text.event_text import limit_name
@@ -25,10 +26,9 @@ from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.publisher import Publisher
-from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import (
     Event,
     EventError,
@@ -112,12 +112,15 @@ async def append(
     """
     done: list[Submitted] = []
     flying: list[asyncio.Task[list[Submitted]]] = []
-    async with appending(ledger) as commit:
-        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+    async with appending(ledger) as (commit, publisher):
+
+        async def send(payloads: tuple[PodGroupObserved | PodSubmitted, ...]) -> list[Submitted]:
+            drafts = [_draft(publisher, payload, basis) for payload in payloads]
+            return pods_of(payloads, await commit.append_group(drafts))
+
         try:
             for payloads in _batched(_ordered(wish)):
-                drafts = [_draft(publisher, payload, basis) for payload in payloads]
-                flying.append(asyncio.create_task(_send(commit, payloads, drafts)))
+                flying.append(asyncio.create_task(send(payloads)))
                 if len(flying) == IN_FLIGHT:
                     done += (batch := await flying.pop(0))
                     progress(len(batch))
@@ -129,13 +132,13 @@ async def append(
     return done
 
 
-async def _send(
-    commit: GroupCommit, payloads: Sequence[PodGroupObserved | PodSubmitted], drafts: list[Draft]
+def pods_of(
+    payloads: Iterable[PodGroupObserved | PodSubmitted], appended: Iterable[Appended]
 ) -> list[Submitted]:
-    appended = await commit.append_group(drafts)
+    """The pods among the payloads; more may have been appended behind them."""
     return [
         Submitted(payload.namespace, payload.name, payload.uid, at.revision or 0)
-        for payload, at in zip(payloads, appended, strict=True)
+        for payload, at in zip(payloads, appended, strict=False)
         if isinstance(payload, PodSubmitted)
     ]
 
@@ -162,7 +165,7 @@ def _batched(
 def _draft(publisher: Publisher, payload: PodGroupObserved | PodSubmitted, basis: int) -> Draft:
     if isinstance(payload, PodSubmitted):
         draft = publisher.draft(payload, event_id=f"{payload.uid}/submitted", basis=basis)
-        return msgspec.structs.replace(draft, expect=0)
+        return replaced(draft, expect=0)
     return publisher.draft(payload, event_id=f"group/{payload.group}/{uuid4()}", basis=basis)
 
 
@@ -175,8 +178,7 @@ async def append_limits(
         NotFound: a quota is Kubernetes' own. LedgerError.
     """
     said: dict[str, int] = {}
-    async with appending(ledger) as commit:
-        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+    async with appending(ledger) as (_, publisher):
         for limit in limits:
             before = await stands(ledger, limit)
             if isinstance(before, QuotaObserved) and before.version:
@@ -184,9 +186,7 @@ async def append_limits(
                     f"quota {before.namespace}/{before.quota} is Kubernetes'; apply it there"
                 )
             if before != limit:
-                event_id = f"{type(limit).__name__}/{uuid4()}"
-                at = await publisher.publish(limit, event_id=event_id, basis=basis)
-                said[limit_name(limit)] = at.revision or 0
+                said[limit_name(limit)] = await publish(publisher, limit, basis=basis)
     return said
 
 
@@ -205,19 +205,26 @@ async def stands(
 
 
 async def end(
-    ledger: JetStreamLedger, pods: Sequence[PodAnswer], why: str, *, basis: int
+    ledger: JetStreamLedger, pods: Sequence[tuple[int, PodAnswer]], why: str
 ) -> dict[str, int]:
-    """End these pods; the revision of each by name. Raises LedgerError."""
+    """End these pods, each with the revision as of which it was seen; the revision of each end by
+    name. Raises LedgerError.
+    """
     ended: dict[str, int] = {}
-    async with appending(ledger) as commit:
-        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+    reason = f"{why} by {person('')}"
+    async with appending(ledger) as (_, publisher):
         for first in range(0, len(pods), BATCH):
             batch = pods[first : first + BATCH]
             # Each for itself: of a group with one that had ended before none would end.
             appended = await asyncio.gather(
-                *(commit.append(_end(publisher, pod, why, basis)) for pod in batch)
+                *(
+                    publisher.publish(
+                        PodGone(uid=pod.uid, reason=reason), event_id=f"{pod.uid}/gone", basis=basis
+                    )
+                    for basis, pod in batch
+                )
             )
-            for pod, at in zip(batch, appended, strict=True):
+            for (_, pod), at in zip(batch, appended, strict=True):
                 ended[f"{pod.namespace}/{pod.name}"] = at.revision or 0
     return ended
 
@@ -239,42 +246,23 @@ async def replace(
     for draft, there in changed:
         units.setdefault(draft.group or there.uid, []).append((draft, there))
     done: list[Submitted] = []
-    async with appending(ledger) as commit:
-        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+    async with appending(ledger) as (commit, publisher):
         for name, unit in units.items():
             new: list[PodGroupObserved | PodSubmitted] = [groups[name]] if name in groups else []
             new += [submitted(draft, str(uuid4())) for draft, _ in unit]
             drafts = [_draft(publisher, payload, basis) for payload in new]
-            drafts += [
-                await _end_fenced(ledger, publisher, there, basis=basis) for _, there in unit
-            ]
-            appended = await commit.append_group(drafts)
-            done += [
-                Submitted(each.namespace, each.name, each.uid, at.revision or 0)
-                for each, at in zip(new, appended, strict=False)
-                if isinstance(each, PodSubmitted)
-            ]
+            for _, pod in unit:  # ends that are stored only while no one says more of the pod
+                newest = await ledger.last_on_subject(subject_of_pod(pod.uid))
+                if newest > basis:
+                    raise NotFound(
+                        f"somebody else has changed or ended {pod.namespace}/{pod.name} at "
+                        f"revision {newest}; the same again looks at it anew"
+                    )
+                data = PodGone(uid=pod.uid, reason=f"replaced by {person('')}")
+                own_id = f"{pod.uid}/gone/{uuid4()}"  # not that of an end that somebody else writes
+                drafts.append(publisher.draft(data, event_id=own_id, basis=basis, expect=newest))
+            done += pods_of(new, await commit.append_group(drafts))
     return done
-
-
-def _end(publisher: Publisher, pod: PodAnswer, why: str, basis: int) -> Draft:
-    data = PodGone(uid=pod.uid, reason=f"{why} by {person('')}")
-    return publisher.draft(data, event_id=f"{pod.uid}/gone", basis=basis)
-
-
-async def _end_fenced(
-    ledger: JetStreamLedger, publisher: Publisher, pod: PodAnswer, *, basis: int
-) -> Draft:
-    """Its end, which is stored only while nobody says more of the pod. Raises NotFound."""
-    newest = await ledger.last_on_subject(subject_of_pod(pod.uid))
-    if newest > basis:
-        raise NotFound(
-            f"somebody else has changed or ended {pod.namespace}/{pod.name} at revision {newest}; "
-            "the same again looks at it anew"
-        )
-    data = PodGone(uid=pod.uid, reason=f"replaced by {person('')}")
-    event_id = f"{pod.uid}/gone/{uuid4()}"  # another event than an end that somebody else writes
-    return publisher.draft(data, event_id=event_id, basis=basis, expect=newest)
 
 
 class Dropped(Exception):
@@ -334,16 +322,10 @@ async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
             "submit its manifest"
         )
     data = found[0].data
-    if len(found) > 1:
-        data = _changed(data, found[-1].data)
+    node, change = data.shape.node, found[-1].data
+    if isinstance(change, PodChanged):
+        data = replaced(data, labels=change.labels, gates=change.gates)
+        node = replaced(node, cpu_milli=change.cpu_milli, memory_mib=change.memory_mib)
     # A pod that was resized asks for what it was given, which other subjects than its own tell.
-    shape = msgspec.structs.replace(data.shape, asks=pod.asks)
-    return Submission(found[0].source, msgspec.structs.replace(data, shape=shape), newest)
-
-
-def _changed(submitted: PodSubmitted, change: PodChanged) -> PodSubmitted:
-    node = msgspec.structs.replace(
-        submitted.shape.node, cpu_milli=change.cpu_milli, memory_mib=change.memory_mib
-    )
-    shape = msgspec.structs.replace(submitted.shape, node=node)
-    return msgspec.structs.replace(submitted, shape=shape, labels=change.labels, gates=change.gates)
+    shape = replaced(data.shape, node=node, asks=pod.asks)
+    return Submission(found[0].source, replaced(data, shape=shape), newest)

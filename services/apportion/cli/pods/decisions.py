@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from apportion.cli.client.ledger import follow_until
 from apportion.cli.exits import Outdated
 from apportion.cli.pods.append import Submitted
 from apportion.core.ledger.rules import RULES, Rules
@@ -126,20 +127,10 @@ class Awaited:
 
     async def _follow(self, ledger: JetStreamLedger, start: int, timeout_s: float) -> None:
         self._rules = await stream.read_rules(ledger.wire)
-        start = start or 1
-        following = await ledger.follow(self._deliver, start=start, subjects=SUBJECTS)
-        ended = asyncio.ensure_future(following.join())
-        decided = asyncio.ensure_future(self._all.wait())
-        try:
-            await asyncio.wait(
-                {ended, decided}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if ended.done():
-                ended.result()
-        finally:
-            decided.cancel()
-            await following.stop()
-            await asyncio.gather(ended, decided, return_exceptions=True)
+        await follow_until(
+            asyncio.ensure_future(self._all.wait()), ledger, self._deliver,
+            start=start or 1, subjects=SUBJECTS, timeout_s=timeout_s,
+        )  # fmt: skip
 
     def _deliver(self, record: Record) -> None:
         try:

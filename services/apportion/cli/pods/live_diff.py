@@ -97,7 +97,15 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
         found.gangs.pop(pod.group, None)
     groups = found.new.groups
     found.new.groups = {name: each for name, each in groups.items() if name not in found.gangs}
-    found.surplus = list(_surplus(wish, gateway))
+    # Live pods of the wish's Deployments that these have too many of.
+    wanted = {f"{pod.namespace}/{pod.name}" for pod in wish.pods}
+    for namespace in sorted({namespace for namespace, _ in wish.deployments}):
+        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
+        found.surplus += [
+            pod for pod in pods
+            if (namespace, pod.owner) in wish.deployments
+            and f"{namespace}/{pod.name}" not in wanted
+        ]  # fmt: skip
     return found
 
 
@@ -133,14 +141,3 @@ async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer)
     except Ended:
         return ["it has ended meanwhile"]
     return differing(otherwise(was, submitted(draft, there.uid)))
-
-
-def _surplus(wish: Wish, gateway: Gateway) -> Iterator[PodAnswer]:
-    """Live pods of the wish's Deployments that these have too many of."""
-    wanted = {f"{pod.namespace}/{pod.name}" for pod in wish.pods}
-    for namespace in sorted({namespace for namespace, _ in wish.deployments}):
-        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
-        for pod in pods:
-            owned = (namespace, pod.owner) in wish.deployments
-            if owned and f"{namespace}/{pod.name}" not in wanted:
-                yield pod

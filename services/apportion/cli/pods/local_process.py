@@ -112,10 +112,10 @@ def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) ->
     theirs, only root can see, so that nothing is said of them.
     """
     return [
-        pod
-        for pod, run in _of(pods, node)
-        if (pod.namespace == user or os.geteuid() == 0) and not run.goes_on(pod.uid, proc)
-    ]
+        pod for pod in pods
+        if (run := Run.of_owner(pod.owner)) is not None and run.node == node
+        and (pod.namespace == user or os.geteuid() == 0) and not run.goes_on(pod.uid, proc)
+    ]  # fmt: skip
 
 
 def unreachable(path: Path) -> Path | None:
@@ -124,10 +124,3 @@ def unreachable(path: Path) -> Path | None:
         if not os.access(each, os.X_OK if each != path else os.R_OK):
             return each
     return None
-
-
-def _of(pods: Iterable[PodAnswer], node: str) -> Iterator[tuple[PodAnswer, Run]]:
-    for pod in pods:
-        run = Run.of_owner(pod.owner)
-        if run is not None and run.node == node:
-            yield pod, run

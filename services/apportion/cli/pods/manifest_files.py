@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from apportion.cli.render.output import console, plain, progress
+from apportion.cli.render.output import console, plain, progress, warn
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.core.workloads.reading import passed_over_words
@@ -63,5 +63,4 @@ def tell_refused(problems: Iterable[object]) -> None:
 def tell_passed_over(wish: Wish) -> None:
     """Name on standard error what of a wish is of no concern here."""
     if wish.passed_over:
-        said = passed_over_words(wish.passed_over)
-        console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)
+        warn(passed_over_words(wish.passed_over))

@@ -1,12 +1,18 @@
 """What became of pods that found no place at first: in the words of `why`, as of now.
 
 The event that refused a pod names the nodes that were nearest when it was decided, among them such
-as could never hold the pod. `why` looks at the fleet. Invariant: what is said is true now, or it
-names causes alone.
+as could never hold the pod. `why` looks at the fleet. A pod that takes the place of others is
+refused at first; then these are to go, and when they have gone it is placed.
+
+Invariants: what is said is true now, or it names causes alone. Nobody is called refused while room
+is made for it, as long as there is time; and what is waited for is said once.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
@@ -17,15 +23,21 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited
+from apportion.cli.render.output import console, plain
 from apportion.core.answers.reads import GangAnswer, PodAnswer, Why
 from apportion.core.explain.not_queued import gates_words
 from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text.event_text import listed, room_made
 from apportion.core.explain.text.words import frequent
 from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import PodRefused, Shape
 
 ASKED_MAX: Final = 40
 """Of so many pods each is asked about; of more, as of a trace, none."""
+GRACE_S: Final = 3.0
+"""So long a scheduler may take to say who goes for a pod that it refused, and to place the pod when
+these have gone."""
 
 
 def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
@@ -136,3 +148,64 @@ def _first_cause(refused: PodRefused, shape: Shape | None, *, never: bool) -> st
     codes = [code for code, _ in frequent(words.without_gone(refused))]
     said = words.named(codes[0], shape, never=never) if codes else words.cause(refused)
     return f"{words.NEVER_LISTED}: {said}" if never else said
+
+
+async def wait_for_room(
+    ledger: JetStreamLedger,
+    gateway: Gateway,
+    awaited: Awaited,
+    priorities: Mapping[str, int],
+    wait_s: float,
+) -> dict[str, Why]:
+    """How those stand that are refused, once nobody goes for them or `wait_s` is over; see `whys`.
+
+    `priorities` has those for which others may go, by `namespace/name`. Raises as `Awaited.wait`.
+    """
+    end = time.monotonic() + wait_s
+    if not 0 < len(awaited.refused) <= ASKED_MAX:
+        return {}
+    try:
+        may = await asyncio.to_thread(_may_preempt, gateway, awaited, priorities)
+    except Unreachable:
+        return {}
+    hopes = dict.fromkeys(may, time.monotonic() + GRACE_S)
+    reported: dict[str, str] = {}
+    waiting = set(awaited.refused)
+    while True:
+        now = await asyncio.to_thread(whys, gateway, awaited)
+        at = time.monotonic()
+        leaving = {uid for uid, why in now.items() if why.evicts}
+        hopes |= dict.fromkeys(leaving, at + GRACE_S)
+        if waiting > set(awaited.refused):  # room on a node is made for one after the other
+            waiting = set(awaited.refused)
+            hopes |= dict.fromkeys(waiting & may, at + GRACE_S)
+        hopeful = {uid for uid in awaited.refused if hopes.get(uid, 0.0) > at}
+        if not hopeful or at >= end:
+            return now
+        for uid, why in now.items():
+            names = [f"{each.namespace}/{each.name}" for each in why.evicts]
+            said = f"waits: room {room_made(why.evicts[0].nominated, names)}" if names else ""
+            if said and reported.get(uid) != said:
+                reported[uid] = said
+                text = plain(f"{awaited.pods[uid].full_name} {said}")
+                console(stderr=True).print(text, soft_wrap=True)
+        until = min((hopes[uid] for uid in hopeful - leaving), default=end)
+        await awaited.wait_on(ledger, min(until, end) - at)
+
+
+def evicted_for(gone: list[str]) -> str:
+    """What is said after the place of a pod for which these had to go; empty where nobody had."""
+    return f"; evicted for it: {listed(gone)}" if gone else ""
+
+
+def _may_preempt(gateway: Gateway, awaited: Awaited, priorities: Mapping[str, int]) -> set[str]:
+    """The refused pods for which others may have to go: such as hold places, of less priority; and
+    those for which room is kept, for others have left already.
+    """
+    _, pods = gateway.items("pods", PodAnswer)
+    least = min((pod.priority for pod in pods if pod.node), default=math.inf)
+    kept = {pod.uid for pod in pods if pod.room_on}
+    return {
+        uid for uid in awaited.refused
+        if uid in kept or priorities.get(awaited.pods[uid].full_name, -math.inf) > least
+    }  # fmt: skip

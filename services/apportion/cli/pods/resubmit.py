@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
-from apportion.cli.pods.append import Dropped, Ended, Submission, Submitted, submission_of
+from apportion.cli.pods.append import Dropped, Ended, Submission, Submitted, pods_of, submission_of
 from apportion.cli.pods.local_process import Run
 from apportion.core.answers.reads import PodAnswer
 from apportion.core.workloads.kinds.drafts import of_folder
@@ -21,9 +21,7 @@ from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import FenceRefused
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import (
-    PodGone,
-)
+from apportion_schemas import PodGone
 
 TRIES = 5
 """So often a unit is looked at anew when one of its pods has changed under our hands."""
@@ -46,8 +44,8 @@ class Unit(Struct, frozen=True):
 class Moved(Struct, frozen=True):
     """What became of a unit: what was submitted anew, and the names of pods that had ended."""
 
-    submitted: tuple[Submitted, ...]
-    ended: tuple[str, ...] = ()
+    submitted: list[Submitted]
+    ended: list[str]
 
 
 class Blocked(Exception):
@@ -78,13 +76,33 @@ class Anew:
         changed: FenceRefused | None = None
         for _ in range(TRIES):
             there, ended = await self._look(unit)
+            again = [
+                msgspec.structs.replace(each.data, uid=str(uuid4()))
+                for each in there.values()
+                if not of_folder(each.data.uid)
+            ]
+            # The new ones first: a gang is forgotten with the last of its pods.
+            drafts = [
+                self._publisher.draft(each, event_id=f"{each.uid}/submitted", basis=basis, expect=0)
+                for each in again
+            ]
+            # An id of its own: the end that somebody else wrote is another event than ours.
+            drafts += [
+                self._publisher.draft(
+                    PodGone(uid=uid, reason=self._reason),
+                    event_id=f"{uid}/gone/{uuid4()}", basis=basis, expect=each.revision,
+                )
+                for uid, each in there.items()
+            ]  # fmt: skip
             try:
-                return Moved(await self._begin_anew(there, basis=basis), ended)
+                appended = await self._commit.append_group(drafts)
             except FenceRefused as error:
                 changed = error
+                continue
+            return Moved(pods_of(again, appended), ended)
         raise Blocked(f"a pod of it changes all the time: {changed}")
 
-    async def _look(self, unit: Unit) -> tuple[dict[str, Submission], tuple[str, ...]]:
+    async def _look(self, unit: Unit) -> tuple[dict[str, Submission], list[str]]:
         """What those of the unit that are live asked for, by uid, and the names of the others."""
         there: dict[str, Submission] = {}
         ended: list[str] = []
@@ -100,31 +118,4 @@ class Anew:
                 raise Blocked(str(error), lasting=True) from None
             except Ended:
                 ended.append(name)
-        return there, tuple(ended)
-
-    async def _begin_anew(
-        self, there: dict[str, Submission], *, basis: int
-    ) -> tuple[Submitted, ...]:
-        again = [
-            msgspec.structs.replace(each.data, uid=str(uuid4()))
-            for each in there.values()
-            if not of_folder(each.data.uid)
-        ]
-        # The new ones first: a gang is forgotten with the last of its pods.
-        drafts = [
-            self._publisher.draft(each, event_id=f"{each.uid}/submitted", basis=basis, expect=0)
-            for each in again
-        ]
-        # An id of its own: the end that somebody else wrote is another event than ours.
-        drafts += [
-            self._publisher.draft(
-                PodGone(uid=uid, reason=self._reason),
-                event_id=f"{uid}/gone/{uuid4()}", basis=basis, expect=each.revision,
-            )
-            for uid, each in there.items()
-        ]  # fmt: skip
-        appended = await self._commit.append_group(drafts)
-        return tuple(
-            Submitted(each.namespace, each.name, each.uid, at.revision or 0)
-            for each, at in zip(again, appended, strict=False)
-        )
+        return there, ended

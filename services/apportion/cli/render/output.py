@@ -79,7 +79,7 @@ def show(rows: Rows, out: Console | None = None) -> None:
     (out or console()).print(rows)
     if rows.left_out and rows.header:
         said = f"no room for {', '.join(rows.left_out)}: a wider terminal shows more, --json all"
-        console(stderr=True).print(plain(said), style="dim", soft_wrap=True)
+        warn(said, style="dim")
 
 
 def phase(name: str) -> Text:
@@ -90,6 +90,17 @@ def phase(name: str) -> Text:
 def plain(value: Any) -> Text:
     """Text from outside: no markup in it is obeyed, and no control character reaches the screen."""
     return Text(clean(value))
+
+
+def doubtful(remarks: Iterable[str]) -> None:
+    """Say on standard error what is probably not meant so."""
+    for remark in remarks:
+        console(stderr=True).print("doubtful", plain(remark), style="yellow", soft_wrap=True)
+
+
+def warn(text: str, *, style: str = "yellow") -> None:
+    """Say a sentence on standard error, beside what was asked for."""
+    console(stderr=True).print(plain(text), style=style, soft_wrap=True)
 
 
 def progress(last: int, what: str = "revision") -> Callable[[int], None]:

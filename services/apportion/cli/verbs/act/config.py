@@ -16,7 +16,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, plain, print_json, table
+from apportion.cli.render.output import console, plain, print_json, table, warn
 from apportion.core.answers.reads import ConfigurationAnswer, NodeAnswer
 from apportion.core.configuration import passed_over
 from apportion.core.configuration.keys import KEYS
@@ -55,8 +55,7 @@ def check(*, file: str, as_json: bool) -> None:
     """
     content, configuration = read_both(file)
     for path, why in passed_over(content):
-        words = f"{path}: has no effect here: {why}"
-        console(stderr=True).print(plain(words), style="yellow", soft_wrap=True)
+        warn(f"{path}: has no effect here: {why}")
     if as_json:
         print_json(configuration)
     else:
@@ -82,7 +81,16 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
         revision = run(write(where.reach(), event, basis=now.revision)).revision or 0
         if configuration_at(where, revision).configuration_revision < revision:
             raise NotFound(f"revision {revision} was refused; the gateway's log says why")
-    _tell_absent(where, wanted)
+    if (
+        wanted.nodeconfig
+    ):  # some may be about nodes that are not there: yet, or by a slip of the pen
+        pages = Gateway(where.gateway_url()).every("nodes", NodeAnswer)
+        there = {node.node for page in pages for node in page.items}
+        for position, node in enumerate(wanted.nodeconfig):
+            if node.name not in there:
+                words = f"nodeconfig[{position}].name: {node.name} is no node of the cluster yet"
+                hint = did_you_mean(node.name, there)
+                warn(f"{words}; {hint}" if hint else words)
     if as_json:
         print_json(Applied(revision, changed, wanted))
     else:
@@ -124,17 +132,3 @@ def keys(*, as_json: bool) -> None:
     for key in KEYS:
         made.add_row(plain(key.path), plain(key.obeyed_by), plain(key.meaning))
     console().print(made)
-
-
-def _tell_absent(where: Where, wanted: Configuration) -> None:
-    """Say which entries are about nodes that are not there: yet, or by a slip of the pen."""
-    if not wanted.nodeconfig:
-        return
-    pages = Gateway(where.gateway_url()).every("nodes", NodeAnswer)
-    there = {node.node for page in pages for node in page.items}
-    for position, node in enumerate(wanted.nodeconfig):
-        if node.name not in there:
-            words = f"nodeconfig[{position}].name: {node.name} is no node of the cluster yet"
-            hint = did_you_mean(node.name, there)
-            words += f"; {hint}" if hint else ""
-            console(stderr=True).print(plain(words), style="yellow", soft_wrap=True)

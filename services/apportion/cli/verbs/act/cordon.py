@@ -17,7 +17,7 @@ from apportion.cli.client.cordons import cordoning, cordons_of, node_now, stands
 from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.output import console, plain, print_json, warn
 from apportion.cli.usage import reasoned
 from apportion.core.answers.reads import CordonAnswer, NodeDetail
 from apportion.core.explain.text.event_text import listed
@@ -124,9 +124,9 @@ def uncordon(
     said = f"lifted from {device or node} at revision {revision}: {reasons}"
     _tell(data, revision, device or node, said, as_json=as_json)
     if others:
-        _warn(f"{device or node} is cordoned still: {spoken(others)}")
+        warn(f"{device or node} is cordoned still: {spoken(others)}")
     elif off := still_off(detail, device):
-        _warn(off)
+        warn(off)
 
 
 def not_cordoned(detail: NodeDetail, device: str) -> str:
@@ -156,10 +156,6 @@ def still_off(detail: NodeDetail, device: str) -> str:
         elif each.cordons and not device:
             said.append(f"{name} is cordoned itself: {spoken(each.cordons)}")
     return f"off offer still: {listed(said, OFF_NAMED)}" if said else ""
-
-
-def _warn(said: str) -> None:
-    console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)
 
 
 def spoken(cordons: Iterable[CordonAnswer]) -> str:

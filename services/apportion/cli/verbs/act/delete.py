@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable
-from uuid import uuid4
+from contextlib import suppress
 
 import click
 import msgspec
@@ -14,22 +14,19 @@ from apportion.cli.client.completion import PODS
 from apportion.cli.client.configuration import manifest_config_now
 from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.gateway_client import WAIT_S, Gateway
-from apportion.cli.client.ledger import appending, by_now, open_ledger, person, run
+from apportion.cli.client.ledger import appending, by_now, publish, run, with_ledger
 from apportion.cli.client.lookup import find, pods_meant, split_name
 from apportion.cli.exits import REFUSED, NotFound
-from apportion.cli.pods.append import stands
+from apportion.cli.pods.append import end, stands
 from apportion.cli.pods.manifest_files import read_manifests, tell_passed_over, tell_refused
-from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.output import console, plain, print_json, warn
 from apportion.core.answers.reads import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.text.event_text import limit_name, listed
 from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.files.manifests import Problem
-from apportion.runtime.ledger.publisher import Publisher
-from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import PodGone, PodGroupGone, QueueObserved, QuotaGone, QuotaObserved
-
-BATCH = 250
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion_schemas import PodGroupGone, QueueObserved, QuotaGone, QuotaObserved
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -78,13 +75,14 @@ def command(
             f"{each} stands for no pods, so none was ended" for each in wish.podless
         )
         if wish.limits:
-            run(_lift(where, wish.limits, report))
+            with_ledger(where.reach(), lambda ledger: _lift(ledger, wish.limits, report))
     typed = frozenset(pod for pod in pods if "/" not in pod)
     found = _find(where, list(dict.fromkeys(names)), report, typed)
     if found:
-        run(_delete(where, found, report))
+        report.deleted = with_ledger(where.reach(), lambda ledger: end(ledger, found, "deleted"))
     if wish.groups:
-        run(_disband(where, Gateway(where.gateway_url()), wish, report))
+        gateway = Gateway(where.gateway_url())
+        with_ledger(where.reach(), lambda ledger: _disband(ledger, gateway, wish, report))
     if as_json:
         print_json(report)
     else:
@@ -92,7 +90,7 @@ def command(
         for name, revision in (report.limits | report.deleted | report.gangs).items():
             out.print(plain(f"{name} ended at revision {revision}"))
     for problem in report.problems[len(problems) :]:
-        console(stderr=True).print(plain(problem), style="red", soft_wrap=True)
+        warn(problem, style="red")
     if report.problems:
         sys.exit(REFUSED)
 
@@ -112,48 +110,22 @@ def _find(
             detail = gateway.ask("pods", namespace, name, answer=PodDetail, query=now)
         except NotFound as error:
             live = live or gateway.items("pods", PodAnswer)[1]
-            meant = pods_meant(name, live) or (_no_pod(where, name) if name in typed else "")
+            meant = pods_meant(name, live)
+            if not meant and name in typed:
+                with suppress(NotFound):
+                    kind = "device" if find(where, name)[2] else "node"
+                    meant = f"; it is a {kind}, and only pods end here: {moving(name)}"
             report.problems.append(f"{error.message}{meant}")
         else:
             found.append((detail.revision, detail.pod))
     return found
 
 
-def _no_pod(where: Where, name: str) -> str:
-    """That it is a node or a device, and what ends the pods there; empty where it is neither."""
-    try:
-        _, _, device = find(where, name)
-    except NotFound:
-        return ""
-    return f"; it is a {'device' if device else 'node'}, and only pods end here: {moving(name)}"
-
-
-async def _delete(where: Where, found: list[tuple[int, PodAnswer]], report: Report) -> None:
-    who = person("")
-    async with open_ledger(where.reach()) as ledger, appending(ledger) as commit:
-        publisher = Publisher(f"cli/{who}", SystemClock(), commit.append)
-        for first in range(0, len(found), BATCH):
-            batch = found[first : first + BATCH]
-            drafts = [
-                publisher.draft(
-                    PodGone(uid=pod.uid, reason=f"deleted by {who}"),
-                    event_id=f"{pod.uid}/gone",
-                    basis=basis,
-                )
-                for basis, pod in batch
-            ]
-            # Each for itself: of a group with one that had ended before none would end.
-            appended = await asyncio.gather(*map(commit.append, drafts))
-            for (_, pod), at in zip(batch, appended, strict=True):
-                report.deleted[f"{pod.namespace}/{pod.name}"] = at.revision or 0
-
-
 async def _lift(
-    where: Where, limits: Iterable[QueueObserved | QuotaObserved], report: Report
+    ledger: JetStreamLedger, limits: Iterable[QueueObserved | QuotaObserved], report: Report
 ) -> None:
     """End the quotas; of what cannot end here the report says who ends it, or what to do."""
-    async with open_ledger(where.reach()) as ledger, appending(ledger) as commit:
-        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+    async with appending(ledger) as (_, publisher):
         for limit in limits:
             name, there = limit_name(limit), await stands(ledger, limit)
             if isinstance(limit, QueueObserved):
@@ -168,35 +140,28 @@ async def _lift(
             else:
                 gone = QuotaGone(namespace=limit.namespace, quota=limit.quota)
                 basis = await ledger.last_revision()
-                event_id = f"QuotaGone/{uuid4()}"
-                at = await publisher.publish(gone, event_id=event_id, basis=basis)
-                report.limits[name] = at.revision or 0
+                report.limits[name] = await publish(publisher, gone, basis=basis)
 
 
-async def _disband(where: Where, gateway: Gateway, wish: Wish, report: Report) -> None:
+async def _disband(ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report) -> None:
     """End the gangs that have no pod; one that has pods left goes with the last of them."""
     of_pods = {pod.group for pod in wish.pods}
-    async with open_ledger(where.reach()) as ledger, appending(ledger) as commit:
-        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+    async with appending(ledger) as (_, publisher):
         query = {"at_least": await ledger.last_revision(), "wait_s": WAIT_S}
         basis, there = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
         gangs = {gang.group: gang for gang in there}
         for group in wish.groups:
             gang = gangs.get(group)
             if gang is not None and gang.pods:
-                report.problems.append(await asyncio.to_thread(_held_by, gateway, gang))
+                space = {"namespace": gang.namespace}
+                _, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer, space)
+                left = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.group == group]
+                report.problems.append(
+                    f"gang {group} stays: it ends with the last of its pods, and has {listed(left)}"
+                )
             elif gang is not None:
                 gone = PodGroupGone(group=group)
-                event_id = f"PodGroupGone/{uuid4()}"
-                at = await publisher.publish(gone, event_id=event_id, basis=basis)
-                report.gangs[f"gang {group}"] = at.revision or 0
+                report.gangs[f"gang {group}"] = await publish(publisher, gone, basis=basis)
             elif group not in of_pods:
                 problem = f"gang {group} is not there; `apportion get gangs` lists them"
                 report.problems.append(problem)
-
-
-def _held_by(gateway: Gateway, gang: GangAnswer) -> str:
-    """Why the gang stays, with the pods that are left of it."""
-    _, pods = gateway.items("pods", PodAnswer, {"namespace": gang.namespace})
-    left = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.group == gang.group]
-    return f"gang {gang.group} stays: it ends with the last of its pods, and has {listed(left)}"

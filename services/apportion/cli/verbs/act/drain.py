@@ -6,8 +6,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -31,10 +30,9 @@ from apportion.cli.client.plans import ask
 from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound, Unreachable
 from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited
-from apportion.cli.pods.pending import alike, waits_for
+from apportion.cli.pods.pending import alike, evicted_for, wait_for_room, waits_for
 from apportion.cli.pods.resubmit import UNIT_MAX, Anew, Blocked, Unit
-from apportion.cli.pods.wait_for_eviction import evicted_for, wait_for_room
-from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.output import console, doubtful, plain, print_json, warn
 from apportion.cli.usage import SAY_WHY
 from apportion.core.answers.plans import PlanRequest
 from apportion.core.answers.reads import GangAnswer, NodeDetail, PodAnswer, Why
@@ -43,7 +41,6 @@ from apportion.core.explain.text.event_text import listed
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.service.kube_options import KubeChoice
-from apportion_schemas.quantities import Payload
 
 LOOK_EVERY_S = 1.0
 AGAIN_AFTER_S = 5.0
@@ -163,11 +160,15 @@ def command(
 
 
 def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
-    with _whole():
+    # No Ctrl-C cuts what is said: what was done to pods must be known whole.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
         if as_json:
             print_json(report)
         else:
             _tell(report, dry_run=dry_run)
+    finally:
+        signal.signal(signal.SIGINT, before)
     if report.stopped == BY_HAND:
         sys.exit(INTERRUPTED)
     stays = report.left.keys() - report.planned.keys()  # a dry run plans for all that would move
@@ -177,22 +178,22 @@ def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
         sys.exit(NOT_NOW)
 
 
-@contextmanager
-def _whole() -> Iterator[None]:
-    """No Ctrl-C cuts what is said meanwhile: what was done to pods must be known whole."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_run: bool) -> None:
     """Fill the report. Raises NotFound, before anything is done, for what cannot be moved."""
     gateway = Gateway(where.gateway_url())
     if not dry_run:
         await asyncio.to_thread(_units, gateway, order, at_least=basis)
-        await _cordon(where, order, report, basis=basis)
+        # Unless the same person has cordoned it for the same reason: then that one counts.
+        reason = (DRAINING + order.reason)[:REASON_MAX]
+        data = cordoning(order.node, order.device, by=order.who, reason=reason)
+        report.revision = await stands_now(where, order.node, data)
+        if not report.revision:
+
+            async def cordon() -> None:
+                appended = await write(where.reach(), data, basis=basis)
+                report.revision = appended.revision or 0
+
+            await to_its_end(cordon())
         basis = max(basis, report.revision)
     units = await asyncio.to_thread(_units, gateway, order, at_least=basis)
     report.left = {name: "not moved yet" for unit in units for name in unit.names}
@@ -203,7 +204,7 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
     if not units:
         return
     if report.unready:
-        console(stderr=True).print(plain(unknown_words(report)), style="yellow", soft_wrap=True)
+        warn(unknown_words(report))
     deadline = time.monotonic() + order.timeout_s
     # By its fold: of what the ledger's beginning said, the ledger itself may have nothing any more.
     detail = await asyncio.to_thread(gateway.ask, "nodes", order.node, answer=NodeDetail)
@@ -213,8 +214,14 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
     async with open_ledger(where.reach()) as ledger:
         awaited = await _anew(ledger, order, report, units, deadline, basis=basis)
         left, now = max(deadline - time.monotonic(), 0.0), dict[str, Why]()
+        # Of all the pods; whether others go for one, its scheduler says.
+        priorities = {
+            name: pod.priority
+            for unit in units
+            for name, pod in zip(unit.names, unit.pods, strict=True)
+        }
         try:
-            now = await wait_for_room(ledger, gateway, awaited, _priorities(units), left)
+            now = await wait_for_room(ledger, gateway, awaited, priorities, left)
         finally:
             _note_decisions(report, awaited, now)
     if report.waiting:
@@ -232,19 +239,6 @@ def _note_before(report: Report, order: Order, units: Iterable[Unit]) -> None:
                 report.unready = report.unready or pod.unready
             else:
                 report.with_gang.append(name)
-
-
-async def _cordon(where: Where, order: Order, report: Report, *, basis: int) -> None:
-    """Cordon it, unless the same person has for the same reason: then that one counts."""
-    reason = (DRAINING + order.reason)[:REASON_MAX]
-    data = cordoning(order.node, order.device, by=order.who, reason=reason)
-    report.revision = await stands_now(where, order.node, data)
-    if not report.revision:
-        await to_its_end(_append(where, data, report, basis=basis))
-
-
-async def _append(where: Where, data: Payload, report: Report, *, basis: int) -> None:
-    report.revision = (await write(where.reach(), data, basis=basis)).revision or 0
 
 
 def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
@@ -276,11 +270,22 @@ def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
     query = {"node": order.node, "at_least": at_least, "wait_s": 30}
     _, there = gateway.items("pods", PodAnswer, query)
     there = sorted(filter(order.covers, there), key=_turn)
-    together = _together(gateway, {pod.group for pod in there if pod.group})
+    # The pods of those groups whose pods hold places together or not at all.
+    together: dict[str, list[PodAnswer]] = {}
+    if groups := {pod.group for pod in there if pod.group}:
+        _, gangs = gateway.items("gangs", GangAnswer)
+        together = {
+            gang.group: [] for gang in gangs if gang.group in groups and gang.min_available > 1
+        }
+    for namespace in sorted({group.partition("/")[0] for group in together}):
+        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
+        for pod in pods:
+            if pod.group in together and pod.node:
+                together[pod.group].append(pod)
     units: dict[str, Unit] = {}
     for pod in there:
         if pod.group in together:
-            units[pod.group] = Unit(together[pod.group], pod.group)
+            units[pod.group] = Unit(tuple(sorted(together[pod.group], key=_turn)), pod.group)
         else:
             units[pod.uid] = Unit((pod,))
     for unit in units.values():
@@ -290,28 +295,6 @@ def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
                 "piece; end it and submit it anew"
             )
     return list(units.values())
-
-
-def _together(gateway: Gateway, groups: set[str]) -> dict[str, tuple[PodAnswer, ...]]:
-    """The pods of those groups whose pods hold places together or not at all."""
-    if not groups:
-        return {}
-    _, gangs = gateway.items("gangs", GangAnswer)
-    found: dict[str, list[PodAnswer]] = {
-        gang.group: [] for gang in gangs if gang.group in groups and gang.min_available > 1
-    }
-    for namespace in sorted({group.partition("/")[0] for group in found}):
-        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
-        for pod in pods:
-            if pod.group in found and pod.node:
-                found[pod.group].append(pod)
-    return {group: tuple(sorted(pods, key=_turn)) for group, pods in found.items()}
-
-
-def _priorities(units: Iterable[Unit]) -> dict[str, int]:
-    """Of all the pods, by `namespace/name`; whether others go for one, its scheduler says."""
-    pods = [pod for unit in units for pod in unit.pods]
-    return {f"{pod.namespace}/{pod.name}": pod.priority for pod in pods}
 
 
 def _turn(pod: PodAnswer) -> tuple[int, int]:
@@ -325,7 +308,7 @@ async def _anew(
     """Each unit ends and is submitted anew; then all have their time to be placed."""
     why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
     submitted = list[Submitted]()
-    async with appending(ledger) as commit:
+    async with appending(ledger, order.who) as (commit, _):
         anew, progress = Anew(ledger, commit, order.who, why), Progress(units)
         for unit in units:
             if time.monotonic() > deadline:
@@ -374,7 +357,7 @@ def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: 
 
 async def _move(
     anew: Anew, unit: Unit, report: Report, progress: Progress, *, basis: int
-) -> tuple[Submitted, ...]:
+) -> list[Submitted]:
     """The unit's pods under their new uids; none where it stays. The report says which, and what is
     told on the way does also of the one after which a Ctrl-C comes.
     """
@@ -383,7 +366,7 @@ async def _move(
     except Blocked as error:
         report.left |= dict.fromkeys(unit.names, str(error))
         progress.tell(unit, stays=True)
-        return ()
+        return []
     progress.tell(unit)
     for name in unit.names:
         report.left.pop(name, None)
@@ -414,6 +397,18 @@ async def _through_kubernetes(
             report.left[name] = LEAVING
         progress.tell(unit)
 
+    def note_gone() -> None:
+        """Which of the evicted the ledger has not any more."""
+        live: set[str] = set()
+        for namespace in sorted({pod.namespace for pod in evicted.values()}):
+            _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
+            live |= {pod.uid for pod in pods}
+        for name, pod in list(evicted.items()):
+            if pod.uid not in live:
+                del evicted[name]
+                report.left.pop(name, None)
+                report.moved[name] = ""
+
     def blocked(unit: Unit, why: str) -> None:
         report.left |= dict.fromkeys(unit.names, why)
 
@@ -426,7 +421,7 @@ async def _through_kubernetes(
             try:
                 while not work.done() or (evicted and work.exception() is None):
                     await asyncio.sleep(LOOK_EVERY_S)
-                    await asyncio.to_thread(_note_gone, gateway, evicted, report)
+                    await asyncio.to_thread(note_gone)
                 await work
             finally:
                 work.cancel()
@@ -437,20 +432,6 @@ async def _through_kubernetes(
         raise Unreachable(f"the API server of {order.node}: {error}") from None
     except KubeRefused as error:
         raise NotFound(f"the API server refuses: {error}") from None
-
-
-def _note_gone(gateway: Gateway, evicted: dict[str, PodAnswer], report: Report) -> None:
-    """Which of the evicted the ledger has not any more."""
-    namespaces = sorted({pod.namespace for pod in evicted.values()})
-    live: set[str] = set()
-    for namespace in namespaces:
-        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
-        live |= {pod.uid for pod in pods}
-    for name, pod in list(evicted.items()):
-        if pod.uid not in live:
-            del evicted[name]
-            report.left.pop(name, None)
-            report.moved[name] = ""
 
 
 class Progress:
@@ -474,15 +455,9 @@ class Progress:
         self._out.print(plain(said + (", not moved" if stays else "")), soft_wrap=True)
 
 
-def _tell_mixed(report: Report) -> None:
-    for group, models in report.mixed_gangs.items():
-        said = words.mixed_gang(group, models)
-        console(stderr=True).print("doubtful", plain(said), style="yellow", soft_wrap=True)
-
-
 def _tell(report: Report, *, dry_run: bool) -> None:
     out = console()
-    _tell_mixed(report)
+    doubtful(words.mixed_gang(*gang) for gang in report.mixed_gangs.items())
     if report.stopped == BY_HAND and (dry_run or not report.revision):
         said = f"nothing was done: {report.target} is not cordoned by this, and no pod was moved"
         out.print(plain(f"stopped {BY_HAND}; {said}"), soft_wrap=True)
@@ -523,9 +498,18 @@ def _tell(report: Report, *, dry_run: bool) -> None:
 def _tell_plan(report: Report) -> None:
     """What is to be weighed first: who would lose by it, and who would win."""
     out = console()
+    along = len(report.planned.keys() & set(report.with_gang))  # only because their gang is moved
+    here = len(report.planned) - along
     waits = sum(not node for node in report.planned.values())
+    said = f"{words.many(here, 'pod')} would be moved from {report.target}"
+    if along:
+        whose, whom = ("its gang", "it") if here == 1 else ("their gangs", "them")
+        said = (
+            f"{words.many(here, 'pod')} of {report.target} would be moved, and "
+            f"{words.many(along, 'pod')} of {whose} with {whom}"
+        )
     would = f"; {waits} of {len(report.left)} would have no place" if waits else ""
-    out.print(plain(_headline(report) + would), soft_wrap=True)
+    out.print(plain(said + would), soft_wrap=True)
     if report.instead:
         verb = "waits" if len(report.instead) == 1 else "wait"
         said = f"{words.many(len(report.instead), 'pod')} that {verb} now would be placed instead"
@@ -548,19 +532,6 @@ def unknown_words(report: Report) -> str:
     return (
         f"whether its pods still run on {report.target} is not known: {report.unready}. "
         "Begun anew elsewhere, they may run twice"
-    )
-
-
-def _headline(report: Report) -> str:
-    """How many would be moved, and how many of them only because their gang is."""
-    along = len(report.planned.keys() & set(report.with_gang))
-    here = len(report.planned) - along
-    if not along:
-        return f"{words.many(here, 'pod')} would be moved from {report.target}"
-    whose, whom = ("its gang", "it") if here == 1 else ("their gangs", "them")
-    return (
-        f"{words.many(here, 'pod')} of {report.target} would be moved, and "
-        f"{words.many(along, 'pod')} of {whose} with {whom}"
     )
 
 

@@ -45,18 +45,15 @@ def get(*, where: Where, as_json: bool, at: str | None) -> None:
         console().print(plain(f"nodes {policy.node_policy}, devices {policy.device_policy}"))
 
 
-def _meanings() -> str:
-    indent = " " * (max(map(len, POLICIES)) + 2)
-    return "\n".join(
-        textwrap.fill(f"{name:{len(indent)}}{text.prefers}", COLUMNS, subsequent_indent=indent)
-        for name, text in POLICIES.items()
-    )
-
-
+_INDENT: Final = " " * (max(map(len, POLICIES)) + 2)
+_MEANINGS: Final = "\n".join(
+    textwrap.fill(f"{name:{len(_INDENT)}}{text.prefers}", COLUMNS, subsequent_indent=_INDENT)
+    for name, text in POLICIES.items()
+)
 SET = f"""Change the policy for every decision from now on; what is not given stays as it is.
 
 \b
-{_meanings()}
+{_MEANINGS}
 
 Exit codes: 0 changed; 2 nothing to change was given; 3 unreachable."""
 

@@ -14,12 +14,12 @@ import msgspec
 from apportion.cli.client.completion import PODS
 from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.ledger import by_whom, open_ledger, person, run, write
+from apportion.cli.client.ledger import by_whom, follow_until, open_ledger, person, run, write
 from apportion.cli.client.lookup import split_name, unknown
 from apportion.cli.exits import NotFound, Outdated, Unreachable
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.usage import MIB
-from apportion.core.answers.reads import PodAnswer, PodDetail
+from apportion.core.answers.reads import PodDetail
 from apportion.core.explain.text.event_text import CORES_LATER, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.explain.text.words import resize_refused
@@ -100,24 +100,27 @@ def command(
         found = gateway.ask("pods", space, name, answer=PodDetail)
     except NotFound as error:
         raise unknown(gateway, name, error.message) from None
+    if not found.pod.bound_revision:
+        raise NotFound(
+            f"{space}/{name} is {PHASES.get(found.pod.phase, found.pod.phase)}: only a pod that is "
+            "bound can be resized; change its manifest"
+        )
     wish = ResizeAsked(
-        pod=_running(found.pod), by=person(by), memory_mib=memory, cores=cores,
+        pod=found.pod.uid, by=person(by), memory_mib=memory, cores=cores,
         container=container, reason=reason,
     )  # fmt: skip
     said = run(_ask(where.reach(), wish, found.revision, timeout_s))
     later = cores is not None and isinstance(said.answer, PodResized)
     said = msgspec.structs.replace(said, cores_from_next_process=later)
-    _show(f"{space}/{name}", said, as_json=as_json)
-
-
-def _running(pod: PodAnswer) -> str:
-    """Its uid. Raises NotFound where there is nothing of it to resize."""
-    if not pod.bound_revision:
-        raise NotFound(
-            f"{pod.namespace}/{pod.name} is {PHASES.get(pod.phase, pod.phase)}: only a pod that is "
-            "bound can be resized; change its manifest"
-        )
-    return pod.uid
+    if as_json:
+        print_json(said)
+    if isinstance(said.answer, ResizeRefused):
+        raise NotFound(f"{space}/{name} is not resized: {resize_refused(said.answer)}")
+    if not as_json:
+        held = shares_words(said.answer.shares)
+        console().print(plain(f"{space}/{name} holds {held} since revision {said.revision}"))
+        if said.cores_from_next_process:
+            console().print(f"{CORES_LATER}: restart its process to have them at once")
 
 
 async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) -> Said:
@@ -149,26 +152,5 @@ async def _answer(ledger: JetStreamLedger, pod: str, asked: int) -> Said:
         if isinstance(data, Answer) and (data.pod, data.asked) == (pod, asked) and not found.done():
             found.set_result(Said(asked, record.revision, data))
 
-    following = await ledger.follow(deliver, start=asked, subjects=SUBJECTS)
-    ended = asyncio.ensure_future(following.join())
-    try:
-        await asyncio.wait((ended, found), return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            ended.result()
-        return found.result()
-    finally:
-        await following.stop()
-        await asyncio.gather(ended, return_exceptions=True)
-
-
-def _show(name: str, said: Said, *, as_json: bool) -> None:
-    """Raises NotFound where the answer is no."""
-    if as_json:
-        print_json(said)
-    if isinstance(said.answer, ResizeRefused):
-        raise NotFound(f"{name} is not resized: {resize_refused(said.answer)}")
-    if not as_json:
-        held = shares_words(said.answer.shares)
-        console().print(plain(f"{name} holds {held} since revision {said.revision}"))
-        if said.cores_from_next_process:
-            console().print(f"{CORES_LATER}: restart its process to have them at once")
+    await follow_until(found, ledger, deliver, start=asked, subjects=SUBJECTS)
+    return found.result()

@@ -12,11 +12,12 @@ import msgspec
 from apportion.cli.client.completion import DEVICES, NODES
 from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.client.ledger import with_ledger
 from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json
 from apportion.core.answers.reads import DeviceAnswer, NodeDetail
+from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.wire import Message
 from apportion.runtime.ledger.membership import AGENT_BEAT_S, beat_of
 from apportion_schemas.catalogue import token
@@ -131,12 +132,17 @@ def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> No
     _, node, device = find(where, target)
     if device:
         raise NotFound(f"{target!r} is a device; name its node, {node}")
-    found = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).node
-    heard = not found.silent and run(_is_heard(where, node))
+    gateway = Gateway(where.gateway_url())
+    found = gateway.ask("nodes", node, answer=NodeDetail).node
+    heard = not found.silent and with_ledger(where.reach(), lambda ledger: _is_heard(ledger, node))
     already = heard if order.verb == "return" else not heard
     _obeyed(where, node, order)  # also where it is so: a node may be silent and not be lost
-    if order.verb == "return" and found.silent:
-        _heard_again(where, node)
+    # It is back when we say so, and a second `return` finds nothing to do, once the ledger has
+    # heard of the node again. The time of a few beats is enough where somebody listens.
+    end_s = time.monotonic() + BEATS_ENOUGH * AGENT_BEAT_S
+    while order.verb == "return" and found.silent and time.monotonic() < end_s:
+        found = gateway.ask("nodes", node, answer=NodeDetail).node
+        time.sleep(LOOK_S if found.silent else 0)
     if as_json:
         print_json({"node": node, "verb": order.verb, "already": already})
         return
@@ -175,21 +181,14 @@ def said_by_agent(device: DeviceAnswer) -> str:
 
 def _obeyed(where: Where, node: str, order: Order) -> None:
     """Raises NotFound where the agent says no."""
-    answer = run(_ask(where, node, order))
+    subject, asked = f"apportion.command.agent.{token(node)}", msgspec.json.encode(order)
+    reply = with_ledger(where.reach(), lambda ledger: ledger.request(subject, asked, TIMEOUT_S))
+    answer = msgspec.json.decode(reply, type=Answer)
     if not answer.done:
         raise NotFound(f"the agent of {node} refuses: {answer.error}")
 
 
-def _heard_again(where: Where, node: str) -> None:
-    """Return once the ledger has heard of the node again: so it is back when we say so, and a
-    second `return` finds nothing to do. The time of a few beats is enough where somebody listens.
-    """
-    gateway, end_s = Gateway(where.gateway_url()), time.monotonic() + BEATS_ENOUGH * AGENT_BEAT_S
-    while gateway.ask("nodes", node, answer=NodeDetail).node.silent and time.monotonic() < end_s:
-        time.sleep(LOOK_S)
-
-
-async def _is_heard(where: Where, node: str) -> bool:
+async def _is_heard(ledger: JetStreamLedger, node: str) -> bool:
     """Whether the node's agent beats: of one that was lost a moment ago nobody else knows it.
 
     A beat may come later than it should, as where its machine is busy.
@@ -199,15 +198,7 @@ async def _is_heard(where: Where, node: str) -> bool:
     async def beat(_message: Message) -> None:
         heard.set()
 
-    async with open_ledger(where.reach()) as ledger:
-        await ledger.wire.subscribe(beat_of(node)[0], beat)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(heard.wait(), 1.5 * AGENT_BEAT_S)
+    await ledger.wire.subscribe(beat_of(node)[0], beat)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(heard.wait(), 1.5 * AGENT_BEAT_S)
     return heard.is_set()
-
-
-async def _ask(where: Where, node: str, order: Order) -> Answer:
-    async with open_ledger(where.reach()) as ledger:
-        subject = f"apportion.command.agent.{token(node)}"
-        reply = await ledger.request(subject, msgspec.json.encode(order), TIMEOUT_S)
-    return msgspec.json.decode(reply, type=Answer)

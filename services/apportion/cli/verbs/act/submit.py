@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,16 +29,23 @@ from apportion.cli.pods.append import (
 )
 from apportion.cli.pods.append import replace as replace_pods
 from apportion.cli.pods.decisions import Awaited
-from apportion.cli.pods.live_diff import Compared, Held, compared, difference, undeclared
+from apportion.cli.pods.live_diff import Held, compared, difference, undeclared
 from apportion.cli.pods.manifest_files import (
     read_manifests,
     read_trace,
     tell_passed_over,
     tell_refused,
 )
-from apportion.cli.pods.pending import alike, causes, never_fitting, unlooked, waits_for
-from apportion.cli.pods.wait_for_eviction import evicted_for, wait_for_room
-from apportion.cli.render.output import console, plain, print_json, show, table
+from apportion.cli.pods.pending import (
+    alike,
+    causes,
+    evicted_for,
+    never_fitting,
+    unlooked,
+    wait_for_room,
+    waits_for,
+)
+from apportion.cli.render.output import console, doubtful, plain, print_json, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer, Why
@@ -190,19 +197,31 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         gangs = await undeclared(ledger, gateway, found.gangs)
         found.new.groups |= gangs
         report.gangs = {name: each.min_available for name, each in gangs.items()}
+        names = [limit_name(limit) for limit in wish.limits]
         if choice.dry_run:
-            await _say(ledger, wish, found, report, replace=choice.replace)
+            pods = found.new.pods
+            report.submitted = [Submitted(pod.namespace, pod.name, "", 0) for pod in pods]
+            if choice.replace:
+                report.replaced = [f"{draft.namespace}/{draft.name}" for draft, _ in found.changed]
+            report.ended = {f"{pod.namespace}/{pod.name}": 0 for pod in found.surplus}
+            report.limits = {
+                name: 0
+                for name, limit in zip(names, wish.limits, strict=True)
+                if await stands(ledger, limit) != limit
+            }
+            report.limits_unchanged = _but(names, report.limits)
             return
         began = time.monotonic()
         report.limits = await append_limits(ledger, wish.limits, basis=basis)
-        _note_unchanged(wish, report)
+        report.limits_unchanged = _but(names, report.limits)
         with _bar("submitting", len(found.new.pods)) as advance:
             report.submitted = await append(ledger, found.new, basis=basis, progress=advance)
         if choice.replace and found.changed:
             anew = await replace_pods(ledger, found.changed, wish.groups, basis=basis)
             report.submitted += anew
             report.replaced = [pod.full_name for pod in anew]
-        report.ended = await end(ledger, found.surplus, "scaled down", basis=basis)
+        surplus = [(basis, pod) for pod in found.surplus]
+        report.ended = await end(ledger, surplus, "scaled down")
         report.seconds = round(time.monotonic() - began, 3)
         if choice.wait_s is not None:
             await _decided(
@@ -249,24 +268,8 @@ async def _decided(
                 _tell_doubtful(report, [words.mixed_gang(gang.group, gang.models)])
 
 
-async def _say(
-    ledger: JetStreamLedger, wish: Wish, found: Compared, report: Report, *, replace: bool
-) -> None:
-    """What would be done; `replace` what is changed."""
-    report.submitted = [Submitted(pod.namespace, pod.name, "", 0) for pod in found.new.pods]
-    if replace:
-        report.replaced = [f"{draft.namespace}/{draft.name}" for draft, _ in found.changed]
-    report.ended = {f"{pod.namespace}/{pod.name}": 0 for pod in found.surplus}
-    report.limits = {
-        limit_name(limit): 0 for limit in wish.limits if await stands(ledger, limit) != limit
-    }
-    _note_unchanged(wish, report)
-
-
-def _note_unchanged(wish: Wish, report: Report) -> None:
-    """Of the limits, those that nobody need say again."""
-    names = dict.fromkeys(map(limit_name, wish.limits))
-    report.limits_unchanged = [name for name in names if name not in report.limits]
+def _but(names: Iterable[str], said: Collection[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if name not in said]
 
 
 def _note_decisions(
@@ -306,8 +309,7 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def _tell_doubtful(report: Report, said: Sequence[str]) -> None:
     report.warnings = [*report.warnings, *said]
-    for each in said:
-        console(stderr=True).print("doubtful", plain(each), style="yellow", soft_wrap=True)
+    doubtful(said)
 
 
 def _tell(report: Report, *, waited: bool) -> None:
@@ -385,23 +387,25 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
             at = f" at revision {pod.revision}" if pod.revision else ""
             made.add_row(plain(pod.full_name), f"{would}submitted{at}")
     shown = {*report.placed, *report.refused, *report.undecided}
-    for name in report.unchanged:
-        if name not in shown:
-            made.add_row(plain(name), "unchanged: live already", style="dim")
+    for name in sorted({*report.unchanged} - shown):
+        made.add_row(plain(name), "unchanged: live already", style="dim")
     for name, said in report.changed.items():
         made.add_row(plain(name), plain(f"changed: {'; '.join(said)}"), style="yellow")
     for name, what in report.held.items():
         made.add_row(plain(name), f"held back: --replace has it {what}", style="yellow")
-    if report.dry_run:
-        for name in report.replaced:
-            made.add_row(plain(name), "would be replaced")
+    for name in report.replaced if report.dry_run else ():
+        made.add_row(plain(name), "would be replaced")
     for name, revision in report.ended.items():
         at = f" at revision {revision}" if revision else ""
         made.add_row(plain(name), f"{would}ended{at}: its Deployment has fewer now")
     for name, least in report.gangs.items():
         rule = f"at least {least:,} of its pods have places together"
         made.add_row(plain(f"gang {name}"), f"{would}declared: {rule}")
-    _limits(report, made, would)
+    for name, revision in report.limits.items():
+        at = f" at revision {revision}" if revision else ""
+        made.add_row(plain(name), f"{would}in force{at}")
+    for name in report.limits_unchanged:
+        made.add_row(plain(name), "unchanged: in force already", style="dim")
     return made
 
 
@@ -413,11 +417,3 @@ def _waited(report: Report, made: Rows) -> None:
         made.add_row(names, f"{WAITING}: {text}", style="yellow")
     for name in report.undecided:
         made.add_row(plain(name), "no decision yet: is a scheduler running?", style="yellow")
-
-
-def _limits(report: Report, made: Rows, would: str) -> None:
-    for name, revision in report.limits.items():
-        at = f" at revision {revision}" if revision else ""
-        made.add_row(plain(name), f"{would}in force{at}")
-    for name in report.limits_unchanged:
-        made.add_row(plain(name), "unchanged: in force already", style="dim")

@@ -7,19 +7,28 @@ to begin is kept; see `runtime.jetstream.retention`. No reader halts unasked at 
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
 from apportion.cli.client.connection import Where, asks_ledger
-from apportion.cli.client.ledger import by_whom, open_ledger, person, run, write_all
+from apportion.cli.client.ledger import (
+    by_whom,
+    open_ledger,
+    person,
+    read_to,
+    run,
+    with_ledger,
+    write_all,
+)
 from apportion.cli.exits import REFUSED, NotFound, Wrong
-from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.output import console, plain, print_json, warn
 from apportion.cli.usage import reasoned
 from apportion.core.doctor.found import size
 from apportion.core.explain.text.words import many
@@ -33,7 +42,7 @@ from apportion.runtime.jetstream.snapshots import Beginning, Snapshots
 from apportion.runtime.jetstream.stream import StreamInfo
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.archive import ArchiveError, ArchiveWriter
-from apportion.runtime.ledger.port import LedgerDrifted, Record
+from apportion.runtime.ledger.port import LedgerDrifted
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import CATALOGUE, EventError, FormatEnabled, RevisionSetAside, UnknownEvent
 from apportion_schemas.catalogue import BY_PAYLOAD
@@ -43,7 +52,7 @@ DAY_S = 86_400.0
 WRITERS = tuple(dict.fromkeys(row.writer for row in CATALOGUE))
 _VERSIONS = {row.name: row.version for row in CATALOGUE}
 _SHOWN = 6
-Look = Callable[[JetStreamLedger], Awaitable[StreamInfo]]
+Look = Callable[[JetStreamLedger], Coroutine[Any, Any, StreamInfo]]
 """What is done to the stream, or asked of it."""
 
 
@@ -66,10 +75,6 @@ class Archived(msgspec.Struct, frozen=True):
     revisions: int
 
 
-class _Done(Exception):
-    """All that the ledger held when the archive was begun has been copied."""
-
-
 @click.group(epilog="Example:  apportion ledger check")
 def command() -> None:
     """Make, check, resize, archive or trim the ledger's stream, and say how it is read.
@@ -87,11 +92,11 @@ def command() -> None:
 @asks_ledger
 def create(*, where: Where, as_json: bool, replicas: int, max_bytes: int) -> None:
     """Make the stream, or check the one that is there. Needs the user `bootstrap`."""
-
-    async def made(ledger: JetStreamLedger) -> StreamInfo:
-        return await jetstream.create_stream(ledger, replicas=replicas, max_bytes=max_bytes)
-
-    _tell(run(_looked(where.reach("bootstrap"), made)), as_json=as_json)
+    _tell(
+        where.reach("bootstrap"),
+        partial(jetstream.create_stream, replicas=replicas, max_bytes=max_bytes),
+        as_json=as_json,
+    )
 
 
 @command.command(epilog="Example:  apportion ledger resize --max-bytes 5000000000")
@@ -104,14 +109,14 @@ def resize(*, where: Where, as_json: bool, max_bytes: int) -> None:
     async def resized(ledger: JetStreamLedger) -> StreamInfo:
         return await stream.resize(ledger.wire, max_bytes=max_bytes)
 
-    _tell(run(_looked(where.reach("bootstrap"), resized)), as_json=as_json)
+    _tell(where.reach("bootstrap"), resized, as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion ledger check --json")
 @asks_ledger
 def check(*, where: Where, as_json: bool) -> None:
     """Check every setting that the ledger's promises rest on."""
-    _tell(run(_looked(where.reach("operator"), jetstream.check_stream)), as_json=as_json)
+    _tell(where.reach("operator"), jetstream.check_stream, as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion ledger archive ledger.jsonl")
@@ -123,7 +128,7 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
     Nothing of the ledger is changed, and an archive may be as large as the ledger.
     """
     try:
-        written = run(_archive(where.reach(), file))
+        written = with_ledger(where.reach(), lambda ledger: _archive(ledger, file))
     except (ArchiveError, OSError) as error:
         raise NotFound(f"no archive written: {error}") from None
     if as_json:
@@ -132,32 +137,12 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
         console().print(f"{written.revisions} events in", plain(written.file), soft_wrap=True)
 
 
-async def _archive(reach: Reach, file: Path) -> Archived:
-    async with open_ledger(reach) as ledger:
-        info = await jetstream.check_stream(ledger)
-        last = info.state.last_seq
-        with ArchiveWriter(file, stream=STREAM, created=info.created) as writer:
-
-            def deliver(record: Record) -> None:
-                writer.add(record)
-                if record.revision >= last:
-                    raise _Done
-
-            if info.state.messages:
-                subscription = await ledger.follow(deliver, start=info.state.first_seq)
-                with contextlib.suppress(_Done):
-                    await subscription.join()
-        return Archived(str(file), writer.revisions)
-
-
-async def _looked(reach: Reach, look: Look) -> StreamInfo | LedgerDrifted:
-    ledger = await jetstream.connect(reach, name="apportion cli")
-    try:
-        return await look(ledger)
-    except LedgerDrifted as drifted:
-        return drifted
-    finally:
-        await ledger.close()
+async def _archive(ledger: JetStreamLedger, file: Path) -> Archived:
+    info = await jetstream.check_stream(ledger)
+    with ArchiveWriter(file, stream=STREAM, created=info.created) as writer:
+        if info.state.messages:
+            await read_to(ledger, info.state.last_seq, writer.add, start=info.state.first_seq)
+    return Archived(str(file), writer.revisions)
 
 
 def words_of(checked: Checked) -> str:
@@ -170,7 +155,17 @@ def words_of(checked: Checked) -> str:
     )
 
 
-def _tell(outcome: StreamInfo | LedgerDrifted, *, as_json: bool) -> None:
+def _tell(reach: Reach, look: Look, *, as_json: bool) -> None:
+    """What the stream is after `look`."""
+
+    async def looked() -> StreamInfo | LedgerDrifted:
+        async with open_ledger(reach, checked=False) as ledger:
+            try:
+                return await look(ledger)
+            except LedgerDrifted as drifted:
+                return drifted
+
+    outcome = run(looked())
     if isinstance(outcome, LedgerDrifted):
         checked = Checked(ok=False, error=str(outcome))
     else:
@@ -185,7 +180,7 @@ def _tell(outcome: StreamInfo | LedgerDrifted, *, as_json: bool) -> None:
     elif checked.ok:
         console().print(words_of(checked))
     else:
-        console(stderr=True).print(plain(checked.error), style="red", soft_wrap=True)
+        warn(checked.error, style="red")
     if not checked.ok:
         sys.exit(REFUSED)
 
@@ -261,16 +256,13 @@ async def _trim(
 
 async def _drop(reach: Reach, found: Droppable, beginning: Beginning | None) -> None:
     """Drop it, once the state with which the rest begins is where only bootstrap writes."""
-    ledger = await jetstream.connect(reach, name="apportion cli")
-    try:
+    async with open_ledger(reach, checked=False) as ledger:
         if beginning is not None:
             info = await stream.check(ledger.wire)
             snapshots = Snapshots(ledger.wire)
             await snapshots.create(replicas=info.config["num_replicas"])
             await snapshots.begin_with(beginning)
         await stream.drop(ledger.wire, last=found.last)
-    finally:
-        await ledger.close()
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -429,7 +421,14 @@ async def _set_aside(
         last = await ledger.last_revision()
         for revision in chosen:
             await _check(ledger, rules, revision, force=force)
-        await _check_beginning(ledger, min(chosen))
+        # Where the ledger was trimmed, a reader begins with a snapshot of before that revision.
+        first, earliest = await ledger.first_revision(), min(chosen)
+        stored = await Snapshots(ledger.wire).stored() if first > 1 else []
+        if first > 1 and not any(first - 1 <= each.revision < earliest for each in stored):
+            raise NotFound(
+                f"the ledger begins at {first}, and no snapshot is from before {earliest}: nobody "
+                "could begin anew without it"
+            )
     data = [RevisionSetAside(revision=each, by=by, reason=reason) for each in chosen]
     written = await write_all(where.reach(), data, basis=last)
     return dict(zip(chosen, written, strict=True))
@@ -452,17 +451,4 @@ async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force:
         raise NotFound(
             f"revision {revision} is {BY_PAYLOAD[type(data)].name}, which this build reads; with "
             "--force it is set aside all the same, and every service begins anew without it"
-        )
-
-
-async def _check_beginning(ledger: JetStreamLedger, revision: int) -> None:
-    """Raises NotFound: where the ledger was trimmed, nobody could begin before that revision."""
-    first = await ledger.first_revision()
-    if first <= 1:
-        return
-    stored = await Snapshots(ledger.wire).stored()
-    if not any(first - 1 <= each.revision < revision for each in stored):
-        raise NotFound(
-            f"the ledger begins at {first}, and no snapshot is from before {revision}: nobody "
-            "could begin anew without it"
         )

@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
 from typing import Any
-from uuid import uuid4
 
 import click
 import msgspec
 
 from apportion.cli.client.connection import Where, asks_ledger
-from apportion.cli.client.ledger import appending, by_whom, open_ledger, person, run
+from apportion.cli.client.ledger import (
+    appending,
+    by_whom,
+    open_ledger,
+    person,
+    publish,
+    read_to,
+    run,
+)
 from apportion.cli.exits import NotFound, Unreachable
-from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.output import console, print_json, warn
 from apportion.core.configuration import manifest_config
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.state import State
-from apportion.core.workloads.adoption.claims import Claim, bound_claim
+from apportion.core.workloads.adoption.claims import bound_claim
 from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.ledger.port import FenceRefused, Record
-from apportion.runtime.ledger.publisher import Publisher
-from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.ledger.port import FenceRefused
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.reach import Reach
 from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
@@ -64,10 +68,6 @@ class _Found(msgspec.Struct, frozen=True):
         return len(self.adoptions) + len(self.unread)
 
 
-class _Done(Exception):
-    """All that the ledger holds has been folded."""
-
-
 @click.command(epilog="Example:  apportion rebuild --kubernetes --reason 'disk of nats-0 lost'")
 @click.option("--reason", required=True, help="What became of the old one, for whoever asks later.")
 @by_whom
@@ -91,7 +91,21 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     rebuilt = LedgerRebuilt(by=person(by), reason=reason[:TEXT_MAX], cluster="")
     schedulers = frozenset(given["schedulers"])
     work = _rebuild(where.reach(), kube, rebuilt, schedulers, dry_run=given["dry_run"])
-    _say(run(work), as_json=as_json, dry_run=given["dry_run"])
+    done = run(work)
+    if as_json:
+        print_json(done)
+        return
+    verb = "would be held" if given["dry_run"] else "are held"
+    console().print(f"{done.adopted:,} of {done.pods:,} bound pods of {done.cluster} {verb}")
+    if done.unread:
+        names = ", ".join(done.unread[:SHOWN])
+        more = len(done.unread) - SHOWN
+        warn(
+            f"{names}{f' and {more:,} more' if more > 0 else ''}: no annotation tells which "
+            "devices these hold, or it gives numbers (of cards, of places in MIG groups) and "
+            "the node's agent has not reported; devices of that family are off offer there "
+            "until it is known or the pod ends"
+        )
 
 
 async def _rebuild(
@@ -103,13 +117,20 @@ async def _rebuild(
     dry_run: bool,
 ) -> Rebuilt:
     async with open_ledger(reach) as ledger:
-        state = await _folded(ledger)
+        # A new ledger perhaps holds devices and a configuration already.
+        auditor = Auditor(State(rules=await stream.read_rules(ledger.wire)))
+        await read_to(
+            ledger,
+            await ledger.last_revision(),
+            lambda record: auditor.take(record.revision, record.subject, record.payload),
+        )
+        state = auditor.state
         if state.pods:
             raise NotFound(
                 f"the ledger has {len(state.pods):,} pods and so is not lost; to begin with "
                 "another one, give the server an empty store"
             )
-        found = await _fit_query(kube, state, schedulers)
+        found = await _found_in(kube, state, schedulers)
         if dry_run:
             return Rebuilt(found.cluster, found.pods, len(found.adoptions), 0, found.unread)
         rebuilt = msgspec.structs.replace(
@@ -119,25 +140,8 @@ async def _rebuild(
         return Rebuilt(found.cluster, found.pods, adopted, revision, found.unread)
 
 
-async def _folded(ledger: JetStreamLedger) -> State:
-    """What a new ledger holds already: perhaps devices and a configuration. Raises UnknownEvent."""
-    last = await ledger.last_revision()
-    auditor = Auditor(State(rules=await stream.read_rules(ledger.wire)))
-
-    def deliver(record: Record) -> None:
-        auditor.take(record.revision, record.subject, record.payload)
-        if record.revision >= last:
-            raise _Done
-
-    if last:
-        subscription = await ledger.follow(deliver)
-        with contextlib.suppress(_Done):
-            await subscription.join()
-    return auditor.state
-
-
-async def _fit_query(kube: KubeChoice, state: State, schedulers: frozenset[str]) -> _Found:
-    """Ask the cluster for all pods.
+async def _found_in(kube: KubeChoice, state: State, schedulers: frozenset[str]) -> _Found:
+    """Ask the cluster for all pods: those whose shares can be told, and the names of the others.
 
     Raises:
         Unreachable: it does not answer, or does not let us.
@@ -147,33 +151,29 @@ async def _fit_query(kube: KubeChoice, state: State, schedulers: frozenset[str])
 
     ours = scheduler_names(state.configuration, schedulers).ours
     config = manifest_config(state.configuration)
-    found: list[tuple[str, Claim]] = []
+    known = state.configuration.nvidia.known_mig_geometries
+    adoptions, unread = list[PodAdopted](), list[str]()
     try:
         async with open_kube(kube.kubeconfig, kube.context) as api:
             async for items, _ in pages(api, PODS):
                 for item in items:
                     pod = msgspec.json.decode(item)
                     claim = bound_claim(pod, config, schedulers=ours)
-                    if claim is not None:
-                        found.append((pod["spec"]["nodeName"], claim))
-            return _sorted_out(api.url, found, state)
+                    if claim is None:
+                        continue
+                    name = pod["spec"]["nodeName"]
+                    node = state.nodes.get(name)
+                    devices = (
+                        {each: held.device for each, held in node.by_id.items()} if node else {}
+                    )
+                    adoption = claim.on(name, devices, known)
+                    if adoption is None:
+                        unread.append(f"{claim.submitted.namespace}/{claim.submitted.name}")
+                    else:
+                        adoptions.append(adoption)
+            return _Found(api.url, tuple(adoptions), tuple(unread))
     except (KubeUnavailable, KubeRefused, ConfigError) as error:
         raise Unreachable(str(error)) from None
-
-
-def _sorted_out(cluster: str, found: Iterable[tuple[str, Claim]], state: State) -> _Found:
-    """Claims whose shares can be told, and the names of the others."""
-    adoptions, unread = list[PodAdopted](), list[str]()
-    for name, claim in found:
-        node = state.nodes.get(name)
-        devices = {each: held.device for each, held in node.by_id.items()} if node else {}
-        known = state.configuration.nvidia.known_mig_geometries
-        adoption = claim.on(name, devices, known)
-        if adoption is None:
-            unread.append(f"{claim.submitted.namespace}/{claim.submitted.name}")
-        else:
-            adoptions.append(adoption)
-    return _Found(cluster, tuple(adoptions), tuple(unread))
 
 
 async def _write(
@@ -184,10 +184,8 @@ async def _write(
     basis: int,
 ) -> tuple[int, int]:
     """Say what this is, then hold every pod; how many, and the last revision."""
-    async with appending(ledger) as commit:
-        publisher = Publisher(f"cli/{rebuilt.by}", SystemClock(), commit.append)
-        first = await publisher.publish(rebuilt, event_id=f"LedgerRebuilt/{uuid4()}", basis=basis)
-        basis = first.revision or basis
+    async with appending(ledger, rebuilt.by) as (commit, publisher):
+        basis = await publish(publisher, rebuilt, basis=basis) or basis
         revisions = [basis]
 
         async def hold(data: PodAdopted) -> None:
@@ -200,24 +198,3 @@ async def _write(
             batch = adoptions[first_of : first_of + TOGETHER_MAX]
             await asyncio.gather(*(hold(data) for data in batch))
         return len(adoptions), max(revisions)
-
-
-def _say(done: Rebuilt, *, as_json: bool, dry_run: bool) -> None:
-    if as_json:
-        print_json(done)
-        return
-    out = console()
-    verb = "would be held" if dry_run else "are held"
-    out.print(f"{done.adopted:,} of {done.pods:,} bound pods of {done.cluster} {verb}")
-    if done.unread:
-        names = ", ".join(done.unread[:SHOWN])
-        more = len(done.unread) - SHOWN
-        console(stderr=True).print(
-            plain(
-                f"{names}{f' and {more:,} more' if more > 0 else ''}: no annotation tells which "
-                "devices these hold, or it gives numbers (of cards, of places in MIG groups) and "
-                "the node's agent has not reported; devices of that family are off offer there "
-                "until it is known or the pod ends"
-            ),
-            style="yellow", soft_wrap=True,
-        )  # fmt: skip

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +21,7 @@ import msgspec
 from apportion.cli.client.completion import PODS
 from apportion.cli.client.connection import JSON, Where, asks_both, asks_ledger
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.client.ledger import open_ledger, read_to, run, with_ledger
 from apportion.cli.client.lookup import why_of
 from apportion.cli.client.receipt_keys import read_keys
 from apportion.cli.exits import REFUSED, NotFound, Wrong
@@ -41,7 +42,6 @@ from apportion.core.ledger.receipts import (
 )
 from apportion.runtime.files.signing import (
     KeyInvalid,
-    VerifyingKey,
     make_key,
     read_signing_key,
     read_verifying_key,
@@ -204,12 +204,24 @@ def show(
     """
     if bool(pod) == bool(revision):
         raise Wrong("name a pod, or an event with --revision")
-    revision = revision or _placed(where, pod, namespace)
+    if revision is None:
+        why = why_of(Gateway(where.gateway_url()), pod, namespace, {})
+        placed = [step.revision for step in why.history if step.phase == "placed"]
+        if not placed:
+            raise NotFound(f"{why.namespace}/{why.name} was never placed: {why.sentence}")
+        revision = placed[-1]
     try:
         found = Receipts(folder).of(revision)
         if found is None:
             raise NotFound(f"no receipt in {folder} is of revision {revision}; make one: write")
-        records = _records(where, found.checkpoint, archives)
+        signed = found.checkpoint
+        if archives:
+            records = list[Record]()
+            for each in (record for archive in archives for record in read_archive(archive)):
+                if each.revision == signed.first + len(records) <= signed.last:
+                    records.append(each)
+        else:
+            records = with_ledger(where.reach(), lambda ledger: _read(ledger, signed))
         proof = _proof(found, records, revision)
     except (ReceiptInvalid, ArchiveError, OSError) as error:
         raise NotFound(f"no proof: {error}") from None
@@ -217,49 +229,21 @@ def show(
     click.echo(escaped_json(data if as_json else msgspec.json.format(data, indent=2)))
 
 
-def _placed(where: Where, pod: str, namespace: str | None) -> int:
-    why = why_of(Gateway(where.gateway_url()), pod, namespace, {})
-    placed = [step.revision for step in why.history if step.phase == "placed"]
-    if not placed:
-        raise NotFound(f"{why.namespace}/{why.name} was never placed: {why.sentence}")
-    return placed[-1]
-
-
-def _records(where: Where, signed: Checkpoint, archives: tuple[Path, ...]) -> list[Record]:
-    if not archives:
-        return run(_read(where.reach(), signed))
+async def _read(ledger: JetStreamLedger, signed: Checkpoint) -> list[Record]:
     records: list[Record] = []
-    for each in (record for archive in archives for record in read_archive(archive)):
-        if each.revision == signed.first + len(records) <= signed.last:
-            records.append(each)
-    return records
-
-
-async def _read(reach: Reach, signed: Checkpoint) -> list[Record]:
-    records: list[Record] = []
-    ended = asyncio.Event()
     tell = progress(signed.last)
 
     def take(record: Record) -> None:
-        if record.revision <= signed.last:
-            records.append(record)
-            if record.revision % 10_000 == 0:
-                tell(record.revision)
-        if record.revision >= signed.last:
-            ended.set()
+        records.append(record)
+        if record.revision % 10_000 == 0:
+            tell(record.revision)
 
-    async with open_ledger(reach) as ledger:
-        if (
-            await ledger.last_revision() < signed.last
-            or await ledger.first_revision() > signed.first
-        ):
-            raise NotFound(
-                f"the ledger has not all revisions {signed.first} to {signed.last}; name the "
-                "archives that have: --archive FILE"
-            )
-        subscription = await ledger.follow(take, start=signed.first)
-        await ended.wait()
-        await subscription.stop()
+    if await ledger.last_revision() < signed.last or await ledger.first_revision() > signed.first:
+        raise NotFound(
+            f"the ledger has not all revisions {signed.first} to {signed.last}; name the "
+            "archives that have: --archive FILE"
+        )
+    await read_to(ledger, signed.last, take, start=signed.first)
     return records
 
 
@@ -294,10 +278,21 @@ def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None
 
     Nothing but FILE and the key is looked at: no ledger, no network.
     """
+    keys = read_keys(key_files)
     try:
-        shown = _checked(file.read(PROOF_BYTES_MAX), read_keys(key_files))
+        proof = read_proof(file.read(PROOF_BYTES_MAX))
+        check_signature(proof.receipt, keys, where="its receipt")
+        signed = check_proof(proof)
     except ReceiptInvalid as error:
         shown = Shown(ok=False, error=str(error))
+    else:
+        event = f"an event on {proof.subject} that this build cannot read"
+        with suppress(EventError):
+            event = Teller().line(decode(proof.message(), subject=proof.subject).data)
+        shown = Shown(
+            ok=True, revision=proof.revision, subject=proof.subject, event=event,
+            first=signed.first, last=signed.last, time=signed.time, key=proof.receipt.key,
+        )  # fmt: skip
     if as_json:
         print_json(shown)
     elif shown.ok:
@@ -312,21 +307,3 @@ def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None
         console(stderr=True).print("no proof:", plain(shown.error), style="red", soft_wrap=True)
     if not shown.ok:
         sys.exit(REFUSED)
-
-
-def _checked(data: bytes, keys: list[VerifyingKey]) -> Shown:
-    proof = read_proof(data)
-    check_signature(proof.receipt, keys, where="its receipt")
-    signed = check_proof(proof)
-    return Shown(
-        ok=True, revision=proof.revision, subject=proof.subject, event=_words(proof),
-        first=signed.first, last=signed.last, time=signed.time, key=proof.receipt.key,
-    )  # fmt: skip
-
-
-def _words(proof: Proof) -> str:
-    try:
-        event = decode(proof.message(), subject=proof.subject)
-    except EventError:
-        return f"an event on {proof.subject} that this build cannot read"
-    return Teller().line(event.data)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.ledger import open_ledger, run
@@ -130,8 +129,11 @@ class _Verification:
             self.contradicting.append(named)
         if self.receipts is not None:
             self.hold(self.receipts.folded(self.auditor.state))
-        if record.revision in self.snapshots:
-            self._compare(record.revision)
+        snapshot = self.snapshots.get(record.revision)
+        if snapshot is not None and digest(self.auditor.state) != snapshot:
+            self.auditor.found["snapshot"] += 1  # it would lead every restart astray
+            text = "the snapshot at this revision is not what the ledger folds to"
+            self.note([Violation(record.revision, "snapshot", text)])
         if record.revision % TOLD_EVERY == 0:
             self._tell(record.revision)
         if record.revision >= self.last > 0:
@@ -146,13 +148,6 @@ class _Verification:
         for revision, text in wrong:
             self.auditor.found["receipt"] += 1
             self.note([Violation(revision, "receipt", text)])
-
-    def _compare(self, revision: int) -> None:
-        """A snapshot that is no fold of the ledger would lead every restart astray."""
-        if digest(self.auditor.state) != self.snapshots[revision]:
-            self.auditor.found["snapshot"] += 1
-            text = "the snapshot at this revision is not what the ledger folds to"
-            self.note([Violation(revision, "snapshot", text)])
 
     def outcome(self) -> Verified:
         """What was found, once all has been read."""
@@ -222,26 +217,22 @@ def command(
         raise Wrong(f"--to is {last}, which is before --from, {start}")
     if archives and before:
         raise Wrong("--archive checks files alone, --before the ledger too; name one of them")
-    receipts = _receipts(folder, key_files)
+    if bool(folder) != bool(key_files):
+        raise Wrong("--receipts DIR and --key PUBLIC go together")
+    try:
+        receipts = ReceiptCheck(Receipts(folder), read_keys(key_files)) if folder else None
+    except (ReceiptInvalid, OSError) as error:
+        raise NotFound(f"--receipts: {error}") from None
     if archives:
         outcome = _verify_archives(archives, start, last or 0, receipts)
     else:
         outcome = run(_verify_ledger(where.reach(), (start, last), before, receipts))
-    _say(outcome, as_json=as_json)
+    if as_json:
+        print_json(outcome)
+    else:
+        _say(outcome)
     if not outcome.ok:
         sys.exit(REFUSED if outcome.found else OUTDATED)
-
-
-def _receipts(folder: Path | None, key_files: tuple[Path, ...]) -> ReceiptCheck | None:
-    """Raises Wrong, NotFound."""
-    if folder is None and not key_files:
-        return None
-    if folder is None or not key_files:
-        raise Wrong("--receipts DIR and --key PUBLIC go together")
-    try:
-        return ReceiptCheck(Receipts(folder), read_keys(key_files))
-    except (ReceiptInvalid, OSError) as error:
-        raise NotFound(f"--receipts: {error}") from None
 
 
 async def _verify_ledger(
@@ -258,7 +249,16 @@ async def _verify_ledger(
             raise Wrong(f"--to is {last}, and the ledger ends at {newest}")
         snapshots = Snapshots(ledger.wire)
         if before:
-            _check_of(info.created, before)
+            for archive in before:
+                try:
+                    created = read_opening(archive).created
+                except (ArchiveError, OSError) as error:
+                    raise Wrong(f"--before: {error}") from None
+                if created != info.created:
+                    raise Wrong(
+                        f"--before: {archive} is of the ledger made at {created}, not at "
+                        f"{info.created}"
+                    )
             said = [*read_said(before), *await stream.read_said(ledger.wire)]
             state = State(rules=rules_of(said))
         else:
@@ -291,16 +291,6 @@ async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
         if found is not None:
             return found
     return State(rules=await snapshots.rules())
-
-
-def _check_of(created: str, archives: tuple[Path, ...]) -> None:
-    for archive in archives:
-        try:
-            found = read_opening(archive).created
-        except (ArchiveError, OSError) as error:
-            raise Wrong(f"--before: {error}") from None
-        if found != created:
-            raise Wrong(f"--before: {archive} is of the ledger made at {found}, not at {created}")
 
 
 async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
@@ -346,10 +336,7 @@ def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None
         verification.note([Violation(revision, "archive", str(error))])
 
 
-def _say(outcome: Verified, *, as_json: bool) -> None:
-    if as_json:
-        print_json(outcome)
-        return
+def _say(outcome: Verified) -> None:
     out = console(stderr=not outcome.ok)
     for each in outcome.violations:
         out.print(f"revision {each.revision}: {each.check}:", plain(each.text), soft_wrap=True)
@@ -363,7 +350,12 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
     if outcome.differences:
         counts = ", ".join(f"{kind} {count:,}" for kind, count in outcome.differences.items())
         out.print(f"cluster and ledger were found to differ: {counts}")
-    _say_contradictions(out, outcome)
+    earlier = outcome.contradictions - len(outcome.contradicting)
+    if earlier > 0:
+        out.print(f"{many(earlier, 'earlier event')} changed nothing")
+    for named in outcome.contradicting:
+        said = plain(named.reason)
+        out.print(f"revision {named.revision}: {named.type} changed nothing:", said, soft_wrap=True)
     for at, why in outcome.set_aside.items():
         out.print(f"revision {at} is set aside,", plain(why), soft_wrap=True)
     if not outcome.found:
@@ -380,12 +372,3 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
         )
     if outcome.unknown:
         out.print("not checked from", plain(outcome.unknown), style="red", soft_wrap=True)
-
-
-def _say_contradictions(out: Console, outcome: Verified) -> None:
-    earlier = outcome.contradictions - len(outcome.contradicting)
-    if earlier > 0:
-        out.print(f"{many(earlier, 'earlier event')} changed nothing")
-    for each in outcome.contradicting:
-        said = plain(each.reason)
-        out.print(f"revision {each.revision}: {each.type} changed nothing:", said, soft_wrap=True)

@@ -21,7 +21,7 @@ from apportion.cli.client.plans import ask
 from apportion.cli.exits import NEVER, NOT_NOW, REFUSED
 from apportion.cli.pods.manifest_files import tell_refused
 from apportion.cli.render.evidence import show_placed, show_refused
-from apportion.cli.render.output import console, plain, print_json, table
+from apportion.cli.render.output import console, doubtful, plain, print_json, table, warn
 from apportion.cli.usage import hinting
 from apportion.core.answers.plans import (
     Ahead,
@@ -93,13 +93,9 @@ def command(
     elif answer.pods or answer.changes or not answer.problems:
         _show(answer)
     if answer.passed_over:
-        said = passed_over_words(answer.passed_over)
-        console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)
-    for gang in answer.mixed_gangs:
-        said = words.mixed_gang(gang.group, gang.models)
-        console(stderr=True).print("doubtful", plain(said), style="yellow", soft_wrap=True)
-    for warning in answer.warnings:
-        console(stderr=True).print("doubtful", plain(warning), style="yellow", soft_wrap=True)
+        warn(passed_over_words(answer.passed_over))
+    doubtful(words.mixed_gang(gang.group, gang.models) for gang in answer.mixed_gangs)
+    doubtful(answer.warnings)
     tell_refused(answer.problems)
     sys.exit(REFUSED if answer.problems else EXITS[answer.outcome])
 

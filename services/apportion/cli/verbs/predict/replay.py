@@ -18,7 +18,7 @@ from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import MOMENT, time_of
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import ascii_only, between, console, plain, print_json, table
+from apportion.cli.render.output import ascii_only, between, console, plain, print_json, table, warn
 from apportion.cli.usage import hinting
 from apportion.core.answers.replays import ReplayAnswer, Slice
 from apportion.core.explain.health import moment
@@ -297,4 +297,4 @@ def _write_chart(path: Path, answer: ReplayAnswer, begin: str) -> None:
         path.write_text(text, "utf-8")
     except OSError as error:
         raise NotFound(f"--chart {path}: cannot be written ({error.strerror})") from None
-    console(stderr=True).print(plain(f"chart written to {path}"), soft_wrap=True)
+    warn(f"chart written to {path}", style="")
