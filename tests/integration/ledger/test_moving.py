@@ -78,7 +78,7 @@ async def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_anew(
     await delete(ledger, "two", event_id)
     async with moving(ledger) as anew:
         moved = await anew.move(unit, basis=0)
-    assert ([each.name for each in moved.submitted], moved.ended) == (["one"], ("default/two",))
+    assert ([each.name for each in moved.submitted], moved.ended) == (["one"], ["default/two"])
     left = await live(ledger)
     assert [each.name for each in left.values()] == ["one"]
     assert "one" not in left, "it was ended, and submitted under another uid"
@@ -115,7 +115,7 @@ async def test_two_who_drain_at_once_make_one_pod_of_one(bus: Bus) -> None:
         await first.move(Unit((answer(one),)), basis=0)
         moved = await second.move(Unit((answer(one),)), basis=0)
     assert [each.name for each in (await live(ledger)).values()] == ["one"]
-    assert (moved.submitted, moved.ended) == ((), ("default/one",))
+    assert (moved.submitted, moved.ended) == ([], ["default/one"])
 
 
 async def test_a_resized_pod_keeps_its_size(bus: Bus) -> None:
@@ -136,7 +136,7 @@ async def test_one_that_ended_before_keeps_no_other_from_ending(bus: Bus) -> Non
     pods = [pod("one"), pod("two"), pod("three")]
     await submit(ledger, *pods)
     await delete(ledger, "two")
-    ended = await end(ledger, [answer(each) for each in pods], "scaled down", basis=0)
+    ended = await end(ledger, [(0, answer(each)) for each in pods], "scaled down")
     assert set(ended) == {"default/one", "default/two", "default/three"}
     assert await live(ledger) == {}
 

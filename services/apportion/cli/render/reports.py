@@ -45,9 +45,16 @@ def capacity_words(total: ReportRow) -> str:
     whole, granted, free, cordoned, broken = sum_figures(
         total.capacity_gpu_hours, [each or 0.0 for each in parts]
     )
+    used = "no node tells of work"
+    if total.reported_gpu_hours:
+        all_of_it = total.granted_gpu_hours
+        share = 100 * total.reported_gpu_hours / all_of_it if all_of_it else 0
+        used = (
+            f"{_percent(total)} of it was work, where nodes tell it ({share:.0f} % of the granted)"
+        )
     return (
         f"capacity {whole} GPU hours = {granted} granted + {free} free + {cordoned} cordoned + "
-        f"{broken} broken; {_used(total)}"
+        f"{broken} broken; {used}"
     )
 
 
@@ -88,7 +95,11 @@ def rows_of(
     digits = digits_of(chain(granted, *parts.values()))
     used = {
         "WORK": [_percent(row) if row else "" for row in held],
-        "GiB HOURS USED": figures(_gib_used(row) if row else None for row in held),
+        # Nothing where nobody has measured it; a node that measures work measures memory too.
+        "GiB HOURS USED": figures(
+            row.used_gib_hours if row and (row.used_gib_hours or row.reported_gpu_hours) else None
+            for row in held
+        ),
     }
     columns = {"FROM": [clock(row.start) for row in rows]} if steps else {}
     columns[answer.by.upper()] = [row.key if row else "(nobody)" for row in held]
@@ -158,18 +169,6 @@ def _percent(row: ReportRow) -> str:
         if row.reported_gpu_hours
         else ""
     )
-
-
-def _gib_used(row: ReportRow) -> float | None:
-    """None where nobody has measured what was used; who measures work measures memory too."""
-    return row.used_gib_hours if row.used_gib_hours or row.reported_gpu_hours else None
-
-
-def _used(row: ReportRow) -> str:
-    if not row.reported_gpu_hours:
-        return "no node tells of work"
-    share = 100 * row.reported_gpu_hours / row.granted_gpu_hours if row.granted_gpu_hours else 0
-    return f"{_percent(row)} of it was work, where nodes tell it ({share:.0f} % of the granted)"
 
 
 def figures(amounts: Iterable[float | None], digits: int | None = None) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import lru_cache
 from typing import Final
 
 from rich.cells import cell_len
@@ -107,7 +107,11 @@ class Rows:
         table = self._table(widths, left)
         made = console.render(table, options.update_width(_total(widths, left)))
         for line in Segment.split_lines(made):
-            yield from _unpadded(line)
+            # Without the blanks behind its last word: in a pipe they would be part of it.
+            while line and not line[-1].text.rstrip(" "):
+                line.pop()
+            yield from line[:-1]
+            yield from (last._replace(text=last.text.rstrip(" ")) for last in line[-1:])
             yield Segment.line()
 
     def _left(self, widths: list[int], width: int) -> list[int]:
@@ -147,7 +151,10 @@ class Rows:
                 width=widths[place],
             )
         for cells, style in self._rows:
-            shown = [_text(cells[place]) for place in left if place < len(cells)]
+            shown = [
+                cell.copy() if isinstance(cell, Text) else Text.assemble(*_pieces(cell))
+                for cell in (cells[place] for place in left if place < len(cells))
+            ]
             for text, place in zip(shown, left, strict=False):
                 if self._columns[place] in self._wraps:
                     _break_long(text, widths[place])
@@ -165,47 +172,30 @@ class Rows:
     def _lines(
         self, rows: list[tuple[list[Pieces], str]], widths: list[int], left: list[int]
     ) -> Iterator[Segment]:
-        styles: dict[str, Style | None] = {"": None, "bold": Style.parse("bold")}
+        """Text that has no style is one segment with what stands around it."""
+        parsed = lru_cache(None)(Style.parse)
         heads: list[Pieces] = [((column, "bold"),) for column in self._columns]
-        for cells, style in ((heads, ""), *rows) if self.header else rows:
-            shown = [(place, cells[place]) for place in left if place < len(cells)]
-            yield from self._line(shown, widths, style, styles)
-
-    def _line(
-        self, cells: list[tuple[int, Pieces]], widths: list[int], style: str,
-        styles: dict[str, Style | None],
-    ) -> Iterator[Segment]:  # fmt: skip
-        """One row, of the places and what stands there; text that has no style is one segment with
-        what stands around it.
-        """
-        while cells and not _width(cells[-1][1]):
-            cells = cells[:-1]  # blanks would stand before it
-        held, last = "", len(cells) - 1
-        for number, (place, pieces) in enumerate(cells):
-            space = " " * (widths[place] - _width(pieces))
-            right = self._columns[place] in self._right
-            held += (GAP if number else "") + (space if right else "")
-            for text, named in pieces:
-                name = named or style
-                if not name:
-                    held += text
-                    continue
-                if name not in styles:
-                    styles[name] = Style.parse(name)
-                if held:
-                    yield Segment(held)
-                    held = ""
-                yield Segment(text, styles[name])
-            if not right and number != last:
-                held += space
-        yield Segment(held.rstrip(" ") + "\n")
-
-
-def _unpadded(line: list[Segment]) -> list[Segment]:
-    """A line without the blanks behind its last word: in a pipe they would be part of it."""
-    while line and not line[-1].text.rstrip(" "):
-        line = line[:-1]
-    return [*line[:-1], line[-1]._replace(text=line[-1].text.rstrip(" "))] if line else []
+        for row, style in ((heads, ""), *rows) if self.header else rows:
+            cells = [(place, row[place]) for place in left if place < len(row)]
+            while cells and not _width(cells[-1][1]):
+                cells.pop()  # blanks would stand before it
+            held, last = "", len(cells) - 1
+            for number, (place, pieces) in enumerate(cells):
+                space = " " * (widths[place] - _width(pieces))
+                right = self._columns[place] in self._right
+                held += (GAP if number else "") + (space if right else "")
+                for text, named in pieces:
+                    name = named or style
+                    if not name:
+                        held += text
+                        continue
+                    if held:
+                        yield Segment(held)
+                        held = ""
+                    yield Segment(text, parsed(name))
+                if not right and number != last:
+                    held += space
+            yield Segment(held.rstrip(" ") + "\n")
 
 
 def _longest(pieces: Pieces) -> int:
@@ -222,45 +212,33 @@ def _break_long(text: Text, width: int) -> None:
     """End lines behind a `+` where several names in one word, as of devices, have no room."""
     if text.spans or text.cell_len <= width:
         return
-    words = text.plain.split(" ")
-    text.plain = " ".join(map(partial(_broken, width=width), words))
-
-
-def _broken(word: str, *, width: int) -> str:
-    lines = [""]
-    for part in _JOINED.split(word) if cell_len(word) > width else [word]:
-        if lines[-1] and cell_len(lines[-1] + part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
-
-
-def _text(cell: Cell) -> Text:
-    if isinstance(cell, Text):
-        return cell.copy()
-    return Text(clean(cell)) if isinstance(cell, str) else Text.assemble(*_pieces(cell))
+    words = []
+    for word in text.plain.split(" "):
+        lines = [""]
+        for part in _JOINED.split(word) if cell_len(word) > width else [word]:
+            if lines[-1] and cell_len(lines[-1] + part) > width:
+                lines.append("")
+            lines[-1] += part
+        words.append("\n".join(lines))
+    text.plain = " ".join(words)
 
 
 def _pieces(cell: Cell) -> Pieces:
+    """A text is cut where its styles change; of several at one place the last one counts."""
     if isinstance(cell, str):
         return ((clean(cell), ""),)
     if isinstance(cell, tuple):
         return tuple((clean(text), style) for text, style in cell)
-    return _of_text(cell)
-
-
-def _of_text(text: Text) -> Pieces:
-    """The text cut where its styles change; of several at one place the last one counts."""
-    if not text.spans:
-        return ((text.plain, str(text.style)),)
-    cuts = sorted({0, len(text), *(at for span in text.spans for at in (span.start, span.end))})
+    if not cell.spans:
+        return ((cell.plain, str(cell.style)),)
+    cuts = sorted({0, len(cell), *(at for span in cell.spans for at in (span.start, span.end))})
     found = []
     for start, end in itertools.pairwise(cuts):
-        style = str(text.style)
-        for span in text.spans:
+        style = str(cell.style)
+        for span in cell.spans:
             if span.start <= start and end <= span.end:
                 style = str(span.style)
-        found.append((text.plain[start:end], style))
+        found.append((cell.plain[start:end], style))
     return tuple(found)
 
 

@@ -85,20 +85,17 @@ def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
             pod.submitted_revision, pod.refused_revision, pod.placed_revision, pod.bound_revision,
             pod.allocated_revision,
         )  # fmt: skip
+        at = phase(shown_phase(pod))
+        if pod.evicted_for:  # here, for there may be no room for more
+            at.append(", evicted", "yellow")
         made.add_row(
-            pod.namespace, pod.name, _phase(pod), pod.node,
+            pod.namespace, pod.name, at, pod.node,
             str(newest or ""), age(pod.submitted_time, now),
             *((pod.uid, str(pod.attempt), str(pod.priority), f"{pod.cpu_milli / 1000:g}",
                f"{pod.memory_mib:,} MiB", pod.dialect, pod.group)
               if look.wide else ()), _held(pod),
         )  # fmt: skip
     return made
-
-
-def _phase(pod: PodAnswer) -> Text:
-    """Its phase, and that it is to go: also where there is no room for more."""
-    said = phase(shown_phase(pod))
-    return said.append(", evicted", "yellow") if pod.evicted_for else said
 
 
 def _held(pod: PodAnswer) -> str:
@@ -155,27 +152,22 @@ def nodes(items: Iterable[NodeAnswer], look: Look = PLAIN) -> Rows:
 
 def node_state(node: NodeAnswer) -> Text:
     """In one word, or every reason why not; and what was refused of its agent."""
-    said = _node_state(node)
-    if node.refused is not None:
-        said.append(f"; its report is refused ({node.refused.cause}): ", "red")
-        said.append_text(plain(node.refused.message))
-    return said
-
-
-def _node_state(node: NodeAnswer) -> Text:
-    if node.gone:
-        return Text("gone", "red")
     said = []
-    if node.cordon:
+    if node.gone:
+        said.append(Text("gone", "red"))
+    elif node.cordon:
         said.append(Text("cordoned: ", "yellow").append_text(plain(node.cordon)))
-    if node.silent:
+    if node.silent and not node.gone:
         said.append(Text(f"its agent is not heard, {found_silent(node.silent)}", "red"))
-    elif not node.ready:
+    elif not (node.ready or node.gone):
         said.append(Text("not ready", "red"))
     whole = Text("; ").join(said) if said else Text("ready", "green")
-    if node.closed:
+    if node.closed and not node.gone:
         closed = [f"its device {device_words(each.device)} {each.cause}" for each in node.closed]
         whole.append(clean(f"; {listed(closed)}"), "red")
+    if node.refused is not None:
+        whole.append(f"; its report is refused ({node.refused.cause}): ", "red")
+        whole.append_text(plain(node.refused.message))
     return whole
 
 

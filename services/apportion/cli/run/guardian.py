@@ -70,38 +70,26 @@ def leave_behind(duty: Duty) -> Callable[[str], None]:
     if first:
         os.close(heard)
         os.waitpid(first, 0)
-        return lambda why: _write(tell, why)
+
+        def told(why: str) -> None:
+            with suppress(BrokenPipeError):  # somebody has killed the guardian
+                os.write(tell, why.encode()[:_WHY_BYTES_MAX])
+
+        return told
     try:
         os.setsid()
         if os.fork() == 0:
             why = fcntl.fcntl(heard, fcntl.F_DUPFD_CLOEXEC, _STANDARD)
-            _forget_terminal(why)
+            # Hold nothing open that whoever waits for the command waits for.
+            os.closerange(0, why)
+            os.closerange(why + 1, _DESCRIPTORS_MAX)
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (1, 2):
+                os.dup2(nothing, descriptor)
+            os.chdir("/")
             _guard(duty, why)
     finally:
         os._exit(0)
-
-
-def _write(descriptor: int, why: str) -> None:
-    with suppress(BrokenPipeError):  # somebody has killed the guardian
-        os.write(descriptor, why.encode()[:_WHY_BYTES_MAX])
-
-
-def _read(descriptor: int) -> str:
-    """What was told before the writer ended."""
-    os.set_blocking(descriptor, False)
-    with suppress(BlockingIOError):
-        return os.read(descriptor, _WHY_BYTES_MAX).decode(errors="replace")
-    return ""
-
-
-def _forget_terminal(kept: int) -> None:
-    """Hold nothing open that whoever waits for the command waits for."""
-    os.closerange(0, kept)
-    os.closerange(kept + 1, _DESCRIPTORS_MAX)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (1, 2):
-        os.dup2(nothing, descriptor)
-    os.chdir("/")
 
 
 def _guard(duty: Duty, heard: int) -> None:
@@ -113,11 +101,14 @@ def _guard(duty: Duty, heard: int) -> None:
             _stop(duty, signal.SIGTERM if now_s - deleted_s < GRACE_S else signal.SIGKILL)
         looks += 1
         _await_end(duty.run.life, LOOK.after(looks))
-    why = _read(heard) or "its command has ended"
+    why = ""  # or what was told before the writer ended
+    os.set_blocking(heard, False)
+    with suppress(BlockingIOError):
+        why = os.read(heard, _WHY_BYTES_MAX).decode(errors="replace")
     failures, until_s = 0, time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         try:
-            duty.end(why)
+            duty.end(why or "its command has ended")
         except click.ClickException:  # the ledger or the agent is away
             failures += 1
             time.sleep(BACK_OFF.after(failures))

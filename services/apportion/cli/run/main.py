@@ -188,7 +188,14 @@ async def _shared(
             raise NotFound(f"{pod.full_name} was deleted while it waited")
 
     async def cause(revision: int) -> str:
-        return await asyncio.to_thread(_cause, where, pod, revision)
+        """What the pod waits for, as `why` says it at this revision or later; else empty."""
+
+        def asked() -> str:
+            path, query = ("pods", pod.namespace, pod.name, "why"), {"at_least": revision}
+            with contextlib.closing(Gateway(where.gateway_url())) as gateway:
+                return gateway.ask(*path, answer=Why, query=query).cause
+
+        return await asyncio.to_thread(asked)
 
     start = Start(pod.uid, this.life.pid, this.life.started, bool(this.engine))
     async with open_ledger(where.reach()) as ledger:
@@ -200,31 +207,15 @@ async def _shared(
                 telling.waits(await cause(pod.revision))
             raise NotFound(f"no room for it within {timeout_s:g} s{telling.last()}") from None
         share = await _asked(ledger, this, start)
-    _check_reachable(share)
-    telling.starts(decision, share)
-    return share
-
-
-def _cause(where: Where, pod: Submitted, revision: int) -> str:
-    """What the pod waits for, as `why` says it at this revision or later; empty if for nothing.
-
-    Raises NotFound, Unreachable.
-    """
-    path, query = ("pods", pod.namespace, pod.name, "why"), {"at_least": revision}
-    with contextlib.closing(Gateway(where.gateway_url())) as gateway:
-        why = gateway.ask(*path, answer=Why, query=query)
-    return why.cause
-
-
-def _check_reachable(share: Started) -> None:
-    """Raises NotFound where this user cannot read what holds the command to its share."""
-    for name in _FILES:
+    for name in _FILES:  # this user must be able to read what holds the command to its share
         path = share.environment.get(name, "")
         if path and (closed := unreachable(Path(path))):
             raise NotFound(
                 f"{name} is {path}, and {user()} cannot read {closed}: open it to other "
                 f"users (chmod o+{'r' if closed == Path(path) else 'x'} {closed})"
             )
+    telling.starts(decision, share)
+    return share
 
 
 def _duty(where: Where, this: Run, pod: Submitted) -> Duty:

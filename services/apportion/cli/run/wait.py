@@ -17,7 +17,7 @@ import msgspec
 
 from apportion.cli.exits import Unreachable
 from apportion.cli.pods.append import Submitted
-from apportion.cli.pods.decisions import Awaited, Decided
+from apportion.cli.pods.decisions import Awaited
 from apportion.cli.render.output import console, plain
 from apportion.core.explain.text.event_text import shares_words
 from apportion.core.explain.text.printable import escaped_json
@@ -137,13 +137,8 @@ async def placed(
         if said is None:
             telling.waits(telling.said or "no scheduler answers")
             continue
-        since = _on_from(since, said, why, telling)
-
-
-def _on_from(since: Submitted, said: Decided, why: str, telling: Telling) -> Submitted:
-    """Tell a refusal, and where to read on."""
-    if said.refused is None:
-        telling.waits("it has a place, which is not bound yet")
-        return since
-    telling.waits(why)
-    return msgspec.structs.replace(since, revision=said.revision + 1)
+        if said.refused is None:
+            telling.waits("it has a place, which is not bound yet")
+            continue
+        telling.waits(why)
+        since = msgspec.structs.replace(since, revision=said.revision + 1)

@@ -1,4 +1,4 @@
-"""The fleet of a ledger, kept in its folder: known by its nodes, not by the name of a file.
+"""What `up` was asked for, and the fleet of a ledger, kept in its folder and known by its nodes.
 
 Invariant: an `up` simulates the nodes that its ledger was begun with, or begins nothing. A node of
 the ledger that nobody simulates any more would stand there as ready, without an agent. A ledger
@@ -33,6 +33,26 @@ class Fleet(msgspec.Struct, frozen=True):
 
     name: str
     text: bytes = b""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for on the command line, and when (`began_s`, on the monotonic clock).
+
+    `advice` is told with how to look further, line by line. `max_bytes` is the ledger's size, -1
+    for what the disk holds; None leaves it as it is.
+    """
+
+    data: Path
+    ephemeral: bool
+    nats_port: int
+    port: int
+    agent: tuple[str, ...]
+    fleet: Fleet
+    samples: bool
+    advice: tuple[str, ...]
+    exit_after_samples: bool
+    max_bytes: int | None = None
+    began_s: float
 
 
 def nodes_file(data: Path) -> Path:

@@ -125,8 +125,15 @@ class ForkServer:
         data = b""
         with contextlib.suppress(OSError):
             data = ours.recv(MESSAGE_BYTES_MAX)
-        if not data:
-            self._lose()
+        if not data:  # the fork server has ended, and the kernel kills all of its forks
+            self._forget()
+            if self._process is not None:
+                self._process.wait()
+            if self._forking is not None and not self._forking.done():
+                self._forking.set_exception(ChildProcessError("the fork server has ended"))
+            for forked in self._living.values():
+                forked.end(-signal.SIGKILL)
+            self._living.clear()
             return
         notice = msgspec.json.decode(data, type=Notice)
         if notice.code is not None:
@@ -135,17 +142,6 @@ class ForkServer:
         self._living[notice.pid] = Forked(notice.pid)
         if self._forking is not None and not self._forking.done():
             self._forking.set_result(self._living[notice.pid])
-
-    def _lose(self) -> None:
-        """The fork server has ended, and the kernel kills all of its forks."""
-        self._forget()
-        if self._process is not None:
-            self._process.wait()
-        if self._forking is not None and not self._forking.done():
-            self._forking.set_exception(ChildProcessError("the fork server has ended"))
-        for forked in self._living.values():
-            forked.end(-signal.SIGKILL)
-        self._living.clear()
 
     def _forget(self) -> None:
         if self._socket is not None:

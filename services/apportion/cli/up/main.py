@@ -28,9 +28,8 @@ from apportion.cli.client.connection import (
     elsewhere,
 )
 from apportion.cli.exits import Unreachable, Wrong
-from apportion.cli.up.fleet import Fleet, kept, nodes_file, of_file, of_nodes
+from apportion.cli.up.fleet import Fleet, Wanted, kept, nodes_file, of_file, of_nodes
 from apportion.cli.up.fork_server import ForkServer
-from apportion.cli.up.options import Wanted
 from apportion.runtime.process.tls import NATS_TLS, forget_files
 
 GATEWAY_PORT = 8470
@@ -97,7 +96,11 @@ def command(
         )
     if gpus != "local" and library:
         raise click.UsageError("--library is for --gpus local")
-    _check_login()
+    if os.environ.get(TOKENS_ENV) and not os.environ.get(TOKEN_ENV):
+        raise click.UsageError(
+            f"{TOKENS_ENV} gives the gateway a login, and `up` asks it, too: put a token of "
+            f"somebody who may read everything into a file, and set {TOKEN_ENV}=FILE"
+        )
     kept_in = (data or default_data()).absolute()
     simulated = (
         None if gpus == "local" else _simulated(fleet, nodes, None if ephemeral else kept_in)
@@ -124,15 +127,6 @@ def command(
     from apportion.cli.up.standalone import stand  # while the fork server imports
 
     sys.exit(stand(wanted, fork_server))
-
-
-def _check_login() -> None:
-    """Raises UsageError where the gateway would ask us for a token that we have not."""
-    if os.environ.get(TOKENS_ENV) and not os.environ.get(TOKEN_ENV):
-        raise click.UsageError(
-            f"{TOKENS_ENV} gives the gateway a login, and `up` asks it, too: put a token of "
-            f"somebody who may read everything into a file, and set {TOKEN_ENV}=FILE"
-        )
 
 
 class _Machines(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -76,7 +75,15 @@ async def submit_samples(where: Where, out: Console) -> Samples:
         basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
         record = where.data / SUBMITTED
         before = set(record.read_text("utf-8").split()) if record.exists() else set[str]()
-        new = only_new(_not_deleted(wish, before, live), live)
+        # Without those that were submitted before and are not live: what was deleted stays so.
+        kept = [
+            pod
+            for pod in wish.pods
+            if (name := f"{pod.namespace}/{pod.name}") not in before or name in live
+        ]
+        gone = {pod.group for pod in wish.pods} - {pod.group for pod in kept}
+        groups = {name: group for name, group in wish.groups.items() if name not in gone}
+        new = only_new(Wish(kept, groups), live)
         with out.status(f"placing {len(new.pods)} sample pods"):
             submitted = await append(ledger, new, basis=basis, progress=lambda _: None)
             names = before | set(live) | {pod.full_name for pod in submitted}
@@ -86,18 +93,6 @@ async def submit_samples(where: Where, out: Console) -> Samples:
     samples = [(pod.namespace, pod.name) for pod in wish.pods]
     pods, whys = await asyncio.to_thread(_outcomes, gateway, samples, max(awaited.revision, basis))
     return Samples(pods, whys, problems, awaited.first_placed_s)
-
-
-def _not_deleted(wish: Wish, before: Collection[str], live: Collection[str]) -> Wish:
-    """The samples that were not submitted before, or are live: who was deleted stays so."""
-    kept = [
-        pod
-        for pod in wish.pods
-        if (name := f"{pod.namespace}/{pod.name}") not in before or name in live
-    ]
-    gone = {pod.group for pod in wish.pods} - {pod.group for pod in kept}
-    groups = {name: group for name, group in wish.groups.items() if name not in gone}
-    return Wish(kept, groups)
 
 
 def _outcomes(

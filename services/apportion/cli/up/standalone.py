@@ -35,16 +35,15 @@ from apportion.cli.client.ledger import open_ledger
 from apportion.cli.exits import REFUSED, Unreachable
 from apportion.cli.render.output import console, plain
 from apportion.cli.up import fleet as kept_fleet
+from apportion.cli.up.fleet import Wanted
 from apportion.cli.up.fork_server import ForkServer
-from apportion.cli.up.options import Wanted
-from apportion.cli.up.samples import Samples, show, submit_samples
+from apportion.cli.up.samples import show, submit_samples
 from apportion.cli.up.supervisor import Child, HeldPort, Supervisor, UpFailed
 from apportion.core.answers.reads import DeviceAnswer, RevisionAnswer
 from apportion.core.explain.health import FREEZES
 from apportion.core.explain.text.words import many
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.ledger import JetStreamLedger
 from apportion.runtime.jetstream.server.embedded import ServerFailed, credentials_file
 from apportion.runtime.ledger.port import LedgerError
 
@@ -60,17 +59,6 @@ def stand(wanted: Wanted, fork_server: ForkServer) -> int:
         return asyncio.run(Up(wanted, fork_server).run())
     except (ServerFailed, UpFailed, LedgerError, OSError) as error:
         raise Unreachable(f"cannot start: {error}") from None
-
-
-async def _make_stream(ledger: JetStreamLedger, max_bytes: int | None) -> None:
-    """Make the stream in this size, or give it to the one that is there. Raises LedgerError."""
-    size = -1 if max_bytes is None else max_bytes
-    try:
-        info = await jetstream.create_stream(ledger, max_bytes=size)
-        if max_bytes is not None and info.config.get("max_bytes") != size:
-            await stream.resize(ledger.wire, max_bytes=size)
-    except stream.SizeRefused as refused:
-        raise UpFailed(f"--max-bytes (or {MAX_BYTES_ENV}): {refused.why}") from refused
 
 
 class Up:
@@ -98,21 +86,22 @@ class Up:
             ServerFailed, UpFailed, LedgerError: something could not be started.
         """
         work = asyncio.ensure_future(self._work())
+
+        def interrupt() -> None:
+            """The first time, end; while ending, end at once."""
+            if work.done():
+                self._supervisor.kill()
+            work.cancel()
+
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._interrupt, work)
+            loop.add_signal_handler(number, interrupt)
         try:
             return await work
         except asyncio.CancelledError:
             return 0
         finally:
             await self._stop()
-
-    def _interrupt(self, work: asyncio.Future[int]) -> None:
-        """The first time, end; while ending, end at once."""
-        if work.done():
-            self._supervisor.kill()
-        work.cancel()
 
     async def _work(self) -> int:
         await self._start()
@@ -123,7 +112,12 @@ class Up:
         if self._wanted.samples and not kept_fleet.without_samples(self._wanted.data):
             samples = await submit_samples(self._where, self._out)
             show(self._out, samples)
-            self._tell_never_fit(samples)
+            if samples.never:
+                self._say(
+                    f"{samples.never} of {many(len(samples.pods), 'sample')} can never fit on "
+                    f"{self._wanted.fleet.name}: the samples are made for the fleet of `apportion "
+                    "up` without --fleet; --no-samples leaves them out"
+                )
             if samples.first_placed_s:
                 took_s = samples.first_placed_s - self._wanted.began_s
                 self._say(f"first placement {took_s:.1f} s after start")
@@ -148,8 +142,13 @@ class Up:
         kept_fleet.keep(wanted.data, wanted.fleet, samples=wanted.samples)
         server = supervisor.server
         ledger = await jetstream.connect(server.reach_for("bootstrap"), name="apportion up")
+        size = -1 if wanted.max_bytes is None else wanted.max_bytes
         try:
-            await _make_stream(ledger, wanted.max_bytes)
+            info = await jetstream.create_stream(ledger, max_bytes=size)
+            if wanted.max_bytes is not None and info.config.get("max_bytes") != size:
+                await stream.resize(ledger.wire, max_bytes=size)
+        except stream.SizeRefused as refused:
+            raise UpFailed(f"--max-bytes (or {MAX_BYTES_ENV}): {refused.why}") from refused
         finally:
             await ledger.close()
         self._say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")
@@ -198,14 +197,6 @@ class Up:
 
     def _say(self, text: str) -> None:
         self._out.print(plain(text), soft_wrap=True)
-
-    def _tell_never_fit(self, samples: Samples) -> None:
-        if samples.never:
-            self._say(
-                f"{samples.never} of {many(len(samples.pods), 'sample')} can never fit on "
-                f"{self._wanted.fleet.name}: the samples are made for the fleet of `apportion up` "
-                "without --fleet; --no-samples leaves them out"
-            )
 
     async def _tell_freezes(self) -> None:
         """Print when placements freeze, why, and when they go on, until cancelled.
@@ -262,7 +253,10 @@ class Up:
     def _tell_how_to_look(self) -> None:
         found = urlsplit(self._supervisor.server.url_for("auditor"))
         url = f"nats://auditor:PASSWORD@{found.hostname}:{found.port}"
-        prefix = elsewhere(self._wanted.data)
+        prefix, login = elsewhere(self._wanted.data), ""
+        if token := os.environ.get(TOKEN_ENV):
+            file = shlex.quote(str(Path(token).absolute()))
+            login = f'-H "Authorization: Bearer $(cat {file})" '
         self._out.print()
         for line in (
             f"In a browser, the console: http://{self._gateway}/",
@@ -272,21 +266,13 @@ class Up:
             f"  {prefix}apportion get pods",
             f"  {prefix}apportion why POD",
             f"  {prefix}apportion tail --from 1",
-            f"  curl {_token_header()}http://{self._gateway}/api/v1/pods",
+            f"  curl {login}http://{self._gateway}/api/v1/pods",
             f"  nats sub -s {url} 'apportion.v1.placement.>'",
             f"  (PASSWORD is that of `auditor` in {credentials_file(self._wanted.data)})",
             *self._wanted.advice,
             f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
         ):
             self._out.print(plain(line), soft_wrap=True)
-
-
-def _token_header() -> str:
-    """What curl needs to be known by a gateway that has a login."""
-    token = os.environ.get(TOKEN_ENV)
-    if not token:
-        return ""
-    return f'-H "Authorization: Bearer $(cat {shlex.quote(str(Path(token).absolute()))})" '
 
 
 def _how_to_call() -> Iterator[str]:

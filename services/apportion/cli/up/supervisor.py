@@ -235,16 +235,17 @@ class Supervisor:
         order = Order(
             [child.name, *child.arguments], {**child.environment, **health}, str(child.log)
         )
-        process = await self._fork_server.fork(order, lambda: self._pipe_for(child))
+
+        def pipe() -> int:
+            if self._pipe is None:
+                raise UpFailed(f"the {child.name} has no sentinel: start the server first")
+            return self._pipe.fileno()
+
+        process = await self._fork_server.fork(order, pipe)
         self._tell_sentinel(f"+{process.pid}\n")  # there may be another one since
         child.process = process
         self._changed()
         return process
-
-    def _pipe_for(self, child: Child) -> int:
-        if self._pipe is None:
-            raise UpFailed(f"the {child.name} has no sentinel: start the server first")
-        return self._pipe.fileno()
 
     async def _wait_ready(self, child: Child) -> None:
         try:
@@ -329,15 +330,15 @@ class Supervisor:
                 self._pipe.write(line.encode())
 
     def _keep(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        task.add_done_callback(self._note_failure)
-        self._tasks.append(task)
+        def note_failure(task: asyncio.Task[None]) -> None:
+            failure = None if task.cancelled() else task.exception()
+            if isinstance(failure, Exception):
+                self._failure = self._failure or failure
+                self._failed.set()
 
-    def _note_failure(self, task: asyncio.Task[None]) -> None:
-        failure = None if task.cancelled() else task.exception()
-        if isinstance(failure, Exception):
-            self._failure = self._failure or failure
-            self._failed.set()
+        task = asyncio.create_task(work)
+        task.add_done_callback(note_failure)
+        self._tasks.append(task)
 
 
 def is_ready(port: int) -> bool:

@@ -12,6 +12,7 @@ from apportion.cli.up import main as up
 from apportion.cli.up.fleet import (
     KEPT,
     Fleet,
+    Wanted,
     keep,
     kept,
     nodes_file,
@@ -20,7 +21,6 @@ from apportion.cli.up.fleet import (
     refusal,
     without_samples,
 )
-from apportion.cli.up.options import Wanted
 from apportion.runtime.files.fleets import numbered_nodes, read_fleet
 from tests.support.golden import Golden
 

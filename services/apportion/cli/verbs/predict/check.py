@@ -21,7 +21,7 @@ from apportion.core.configuration import manifest_config
 from apportion.core.explain.text.constraint_text import of_resource
 from apportion.core.explain.text.event_text import ask_words
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.core.workloads.lint.checking import Checked, checked
+from apportion.core.workloads.lint.checking import checked
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.core.workloads.reading import nothing_taken_words, with_classes
 from apportion.runtime.files.manifests import (
@@ -168,45 +168,38 @@ def _expanded(names: tuple[str, ...]) -> Iterator[str]:
 
 def _look(document: Document, config: ManifestConfig, report: Report) -> None:
     for each in checked(document.content, config):
-        if each.known and not each.passed_over:
-            report.documents.append(_row(document, each))
+        source, line, name = document.source, document.parsed.line, each.name
+        if each.passed_over or not each.known:
+            kept = "holds pods, and its kind is not known here: check the pods that it makes"
+            why = "is neither a workload nor a limit" if each.passed_over else kept
+            report.skipped.append(
+                Skipped(source=source, document=document.parsed.number, line=line, name=name,
+                        holds_pods=not each.passed_over, why=why)
+            )  # fmt: skip
             continue
-        kept = "holds pods, and its kind is not known here: check the pods that it makes"
-        why = "is neither a workload nor a limit" if each.passed_over else kept
-        report.skipped.append(
-            Skipped(
-                source=document.source,
-                document=document.parsed.number,
-                line=document.parsed.line,
-                name=each.name,
-                holds_pods=not each.passed_over,
-                why=why,
-            )
+        if each.error is not None:
+            line = document.problem(each.error).line or line
+            row = Row(source=source, line=line, name=name, refused=str(each.error))
+            report.documents.append(row)
+            continue
+        asks = {
+            f"{ask.container}: {ask_words(ask)}": None
+            for pod in each.pods
+            for ask in (*pod.shape.asks, *pod.borrowing)
+        }
+        row = Row(
+            source=source,
+            line=line,
+            name=name,
+            pods=len(each.pods),
+            dialect=", ".join(dict.fromkeys(pod.dialect for pod in each.pods)),
+            asks=tuple(asks),
+            node=tuple(dict.fromkeys(words for pod in each.pods if (words := _of_node(pod)))),
+            notes=tuple(
+                NoteRow(*note, line=document.parsed.line_of(note.field)) for note in each.notes
+            ),
         )
-
-
-def _row(document: Document, found: Checked) -> Row:
-    source, line = document.source, document.parsed.line
-    if found.error is not None:
-        at = document.problem(found.error).line
-        return Row(source=source, line=at or line, name=found.name, refused=str(found.error))
-    asks = {
-        f"{ask.container}: {ask_words(ask)}": None
-        for pod in found.pods
-        for ask in (*pod.shape.asks, *pod.borrowing)
-    }
-    return Row(
-        source=source,
-        line=line,
-        name=found.name,
-        pods=len(found.pods),
-        dialect=", ".join(dict.fromkeys(pod.dialect for pod in found.pods)),
-        asks=tuple(asks),
-        node=tuple(dict.fromkeys(words for pod in found.pods if (words := _of_node(pod)))),
-        notes=tuple(
-            NoteRow(*note, line=document.parsed.line_of(note.field)) for note in found.notes
-        ),
-    )
+        report.documents.append(row)
 
 
 def _of_node(pod: PodDraft) -> str:

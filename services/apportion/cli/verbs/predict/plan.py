@@ -25,7 +25,6 @@ from apportion.cli.render.output import console, doubtful, plain, print_json, ta
 from apportion.cli.usage import hinting
 from apportion.core.answers.plans import (
     Ahead,
-    Beside,
     PlanAnswer,
     PlannedPod,
     PlanRequest,
@@ -179,20 +178,16 @@ def _show_evidence(out: Console, pod: PlannedPod) -> None:
         show_placed(out, pod.placed)
     if pod.refused is not None:
         show_refused(out, pod.refused)
-    _show_beside(out, pod.beside)
-    if pod.ahead:
-        out.print(plain(f"{many(pod.ahead, 'pod')} would still wait and come before it"))
-
-
-def _show_beside(out: Console, beside: Iterable[Beside]) -> None:
     made = table("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
-    for other in beside:
+    for other in pod.beside:
         made.add_row(
             plain(f"{other.namespace}/{other.pod}"), plain(device_words(other.device)),
             f"{other.memory_mib:,} MiB", str(other.cores),
         )  # fmt: skip
     if made.row_count:
         out.print(made)
+    if pod.ahead:
+        out.print(plain(f"{many(pod.ahead, 'pod')} would still wait and come before it"))
 
 
 def _show_evicted(out: Console, answer: PlanAnswer) -> None:

@@ -20,7 +20,7 @@ from apportion.cli.client.moments import MOMENT, time_of
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import ascii_only, between, console, plain, print_json, table, warn
 from apportion.cli.usage import hinting
-from apportion.core.answers.replays import ReplayAnswer, Slice
+from apportion.core.answers.replays import ReplayAnswer
 from apportion.core.explain.health import moment
 from apportion.core.explain.text.device_names import RULE
 from apportion.core.explain.text.words import many
@@ -191,8 +191,20 @@ def _show(out: Console, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fa
         )
     out.print(made)
     out.print(plain(OF_SHARES), style="dim", soft_wrap=not out.is_terminal)
+    courses = {"happened": answer.happened, "replayed": answer.replayed}
     for title, field in (("GPUs held", "used"), ("GPUs waited for", "waiting")):
-        _show_bars(out, title, field, answer, in_ascii=in_ascii)
+        levels = {
+            name: [getattr(each, field) for each in course.slices]
+            for name, course in courses.items()
+        }
+        most: float = max((*levels["happened"], *levels["replayed"], 0.0))
+        for name, values in levels.items():
+            said = f"{title}, {name}{means(answer.span.seconds, len(values))}"
+            out.print(plain(said), style=COLOURS[name])
+            shown = bars(fitted(values, out.width - SCALE_CELLS), most, in_ascii=in_ascii)
+            for number, line in enumerate(shown):
+                scale = f"{most:,.4g}" if number == 0 else ("0" if number == HEIGHT - 1 else "")
+                out.print(plain(f"{scale:>{SCALE_CELLS - 1}} {line}"), style=COLOURS[name])
     out.print(plain(saved(answer)), soft_wrap=True)
     baseline = OF_A_CHANGE if answer.changes else AT_ONCE
     out.print(plain(baseline), style="dim", soft_wrap=not out.is_terminal)
@@ -241,32 +253,12 @@ def left_out(answer: ReplayAnswer) -> str:
     )
 
 
-def _show_bars(
-    out: Console, title: str, field: str, answer: ReplayAnswer, *, in_ascii: bool
-) -> None:
-    courses = {"happened": answer.happened, "replayed": answer.replayed}
-    most = max((_value(each, field) for course in courses.values() for each in course.slices),
-               default=0.0)  # fmt: skip
-    for name, course in courses.items():
-        values = fitted([_value(each, field) for each in course.slices], out.width - SCALE_CELLS)
-        said = f"{title}, {name}{means(answer.span.seconds, len(course.slices))}"
-        out.print(plain(said), style=COLOURS[name])
-        for number, row in enumerate(bars(values, most, in_ascii=in_ascii)):
-            scale = f"{most:,.4g}" if number == 0 else ("0" if number == HEIGHT - 1 else "")
-            out.print(plain(f"{scale:>{SCALE_CELLS - 1}} {row}"), style=COLOURS[name])
-
-
 def means(seconds: float, slices: int) -> str:
     """What a bar is: a mean, below what was held at the peak, and by the parts that are held."""
     return f", by parts, as means of {between(seconds / slices).lstrip('+')}" if slices else ""
 
 
 COLOURS = {"happened": "cyan", "replayed": "magenta"}
-
-
-def _value(each: Slice, field: str) -> float:
-    value: float = getattr(each, field)
-    return value
 
 
 def fitted(values: list[float], width: int) -> list[float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import MOMENT
@@ -83,11 +82,7 @@ def command(
         return
     if as_json:
         print_json(answer)
-    else:
-        _show(out, answer, every=every)
-
-
-def _show(out: Console, answer: ShadowAnswer, *, every: bool) -> None:
+        return
     rows = [pod for pod in answer.pods if every or pod.verdict != "same"]
     if rows:
         made = table("REVISION", "POD", "THEIRS", "OURS", "WHY",

@@ -66,7 +66,11 @@ def command(
         monitor = monitor and monitor_url("--monitor", monitor)
     except ConfigError as error:
         raise Wrong(str(error)) from None
-    theirs, silence = _of_gateway(where)
+    theirs, silence = None, None
+    try:
+        theirs = Gateway(where.gateway_url()).ask("doctor", answer=DoctorAnswer)
+    except click.ClickException as error:
+        silence = error
     gateway_problem = silence.message if silence is not None else ""
     ledger, ledger_problem = asyncio.run(_of_ledger(where, monitor))
     if theirs is None and ledger is None:
@@ -90,14 +94,6 @@ def command(
         _show(answer)
     if any(check.state == "broken" for check in answer.checks):
         sys.exit(REFUSED)
-
-
-def _of_gateway(where: Where) -> tuple[DoctorAnswer | None, click.ClickException | None]:
-    """What the gateway found, or why it says nothing."""
-    try:
-        return Gateway(where.gateway_url()).ask("doctor", answer=DoctorAnswer), None
-    except click.ClickException as error:
-        return None, error
 
 
 async def _of_ledger(where: Where, monitor: str) -> tuple[LedgerFacts | None, str]:

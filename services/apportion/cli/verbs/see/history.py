@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +20,6 @@ from apportion.core.answers.past import HistoryPage, HistoryRow
 from apportion.core.answers.reads import AMBIGUOUS_DEVICE, DeviceAnswer, NodeAnswer
 from apportion.core.explain.text.suggestions import did_you_mean
 
-PAGE = 1_000
 LISTS = "`apportion get pods`, `get nodes` and `get devices` list those that are there"
 NAME_CELLS = 20
 
@@ -64,7 +64,20 @@ def command(
     if as_json:
         print_json(story)
         return
-    _show(story)
+    out, day = console(), ""
+    before: datetime | None = None
+    for row in story.items:
+        time: datetime | None = None
+        with suppress(ValueError):
+            time = datetime.fromisoformat(row.time)
+        if row.time[:10] != day:
+            day = row.time[:10]
+            out.print(plain(day), style="bold")
+        since = between((time - before).total_seconds()) if time and before else ""
+        before = time or before
+        name = f"{row.type or 'unreadable':<{NAME_CELLS}}"
+        out.print(f"{row.time[11:23]:<12} {since:>8} {row.revision:>8}", name,
+                  plain(row.sentence), soft_wrap=True)  # fmt: skip
 
 
 def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
@@ -81,48 +94,15 @@ def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
     except NothingLike:
         if several:
             raise
-        raise NotFound(f"{problem}; {_meant(gateway, name, query)}") from None
+        _, devices = gateway.items("devices", DeviceAnswer, query)
+        _, nodes = gateway.items("nodes", NodeAnswer, query)
+        known = [*(each.node for each in nodes), *(each.device for each in devices)]
+        raise NotFound(f"{problem}; {did_you_mean(name, known) or LISTS}") from None
     return _story(gateway, ("pods", space, name), query)
-
-
-def _meant(gateway: Gateway, name: str, query: dict[str, Any]) -> str:
-    """Which node or device may be meant where no pod is, or else which verbs list them all."""
-    _, devices = gateway.items("devices", DeviceAnswer, query)
-    _, nodes = gateway.items("nodes", NodeAnswer, query)
-    known = [*(each.node for each in nodes), *(each.device for each in devices)]
-    return did_you_mean(name, known) or LISTS
 
 
 def _story(gateway: Gateway, place: tuple[str, ...], query: dict[str, Any]) -> Story:
     """All pages of the story of the thing at that place. Raises NotFound."""
-    items: list[HistoryRow] = []
-    asked = {**query, "limit": PAGE}
-    while True:
-        page = gateway.ask("history", *place, answer=HistoryPage, query=asked)
-        items += page.items
-        if not page.next:
-            return Story(page.revision, place[0].removesuffix("s"), items)
-        asked["continue"] = page.next
-
-
-def _show(story: Story) -> None:
-    out = console()
-    before: datetime | None = None
-    day = ""
-    for row in story.items:
-        time = _time(row.time)
-        if row.time[:10] != day:
-            day = row.time[:10]
-            out.print(plain(day), style="bold")
-        since = between((time - before).total_seconds()) if time and before else ""
-        before = time or before
-        name = f"{row.type or 'unreadable':<{NAME_CELLS}}"
-        out.print(f"{row.time[11:23]:<12} {since:>8} {row.revision:>8}", name,
-                  plain(row.sentence), soft_wrap=True)  # fmt: skip
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
+    pages = list(gateway.pages("history", *place, answer=HistoryPage, query=query))
+    items = [row for page in pages for row in page.items]
+    return Story(pages[-1].revision, place[0].removesuffix("s"), items)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -139,32 +139,16 @@ def _answer(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
     """The gateway's answer, or one that is made here; text where the form is csv or focus."""
-    url = "" if given["prices"] or given["archives"] else _gateway(where)
-    if url and (form in {"table", "json"} or _of_its_prices(report, form, given)):
-        return _asked(url, report, form, given)
-    # The ledger's client alone is most of what it takes to ask a gateway.
-
-    return read_report(where, report, form, given)
-
-
-def _of_its_prices(report: str, form: str, given: Mapping[str, Any]) -> bool:
-    """Whether only a gateway has the prices for it; whose account it bills, it cannot be told."""
-    money = report == "cost" or form == "focus"
-    return money and (form != "focus" or given["account"] == ACCOUNT)
-
-
-def _gateway(where: Where) -> str:
-    """Its URL, where there is one and the person did not tell of a ledger alone."""
-    if where.nats and not where.gateway:
-        return ""
-    with contextlib.suppress(Unreachable):
-        return where.gateway_url()
-    return ""
-
-
-def _asked(
-    url: str, report: str, form: str, given: Mapping[str, Any]
-) -> ReportAnswer | IdleAnswer | str:
+    # Only a gateway has prices of its own; which account is billed, it cannot be told.
+    billed = form == "focus" and given["account"] == ACCOUNT
+    of_gateway = form in {"table", "json"} or billed or (report == "cost" and form != "focus")
+    ledger_alone = where.nats and not where.gateway
+    url = ""
+    if of_gateway and not (given["prices"] or given["archives"] or ledger_alone):
+        with contextlib.suppress(Unreachable):
+            url = where.gateway_url()
+    if not url:
+        return read_report(where, report, form, given)
     query = {
         "by": str(given["by"]), "from": given["start"], "to": given["end"], "step": given["step"],
     }  # fmt: skip
@@ -209,23 +193,19 @@ def read_report(
 
 
 async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAnswer | str:
+    out = console(stderr=True)
+
+    def tell(revision: int, last: int) -> None:
+        """How far the ledger has been read, on a terminal."""
+        if out.is_terminal:
+            end = "\n" if revision >= last else "\r"
+            out.print(f"read {revision:,} of {last:,} events", end=end)
+
     async with open_ledger(where.reach()) as ledger:
-        reading = await read(ledger, asked, SystemClock().now(), _progress())
+        reading = await read(ledger, asked, SystemClock().now(), tell)
     if form == "focus":
         return as_focus(asked, reading)
     answer = await answered(asked, reading)
     if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
         click.echo(idle_words(answer), err=True)  # a table of no rows does not say why
     return as_csv(answer) if form == "csv" else answer
-
-
-def _progress() -> Callable[[int, int], None]:
-    """How far the ledger has been read, on a terminal."""
-    out = console(stderr=True)
-
-    def tell(revision: int, last: int) -> None:
-        if out.is_terminal:
-            end = "\n" if revision >= last else "\r"
-            out.print(f"read {revision:,} of {last:,} events", end=end)
-
-    return tell

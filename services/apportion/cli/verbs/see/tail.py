@@ -145,7 +145,7 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
             subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
             try:
                 followed = subscription.caught_up() if span.closed else subscription.join()
-                await _unless_turned_away(ledger, followed, _Away(where, reach))
+                await _unless_turned_away(ledger, followed, where, reach)
             except _Moved:
                 continue
             except _Done:
@@ -155,26 +155,13 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
             return
 
 
-class _Away(NamedTuple):
-    """Where somebody looked for the ledger, and what that was then."""
-
-    where: Where
-    reach: Reach
-
-    def elsewhere(self) -> bool:
-        """Whether it is found under another address by now: an `up` takes free ports anew."""
-        with contextlib.suppress(Unreachable):
-            return self.where.running() and self.where.reach() != self.reach
-        return False
-
-
 async def _unless_turned_away(
-    ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], away: _Away
+    ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], where: Where, reach: Reach
 ) -> None:
     """Follow; a follower waits for its server for ever. Raises LedgerError, _Moved."""
     following = asyncio.ensure_future(followed)
     turned_away = asyncio.ensure_future(ledger.wire.turned_away())
-    saying = asyncio.ensure_future(_say_unanswered(ledger.wire, away))
+    saying = asyncio.ensure_future(_say_unanswered(ledger.wire, where, reach))
     try:
         await asyncio.wait({following, turned_away, saying}, return_when=asyncio.FIRST_COMPLETED)
         if following.done():
@@ -189,11 +176,18 @@ async def _unless_turned_away(
         await asyncio.gather(following, turned_away, saying, return_exceptions=True)
 
 
-async def _say_unanswered(wire: Wire, away: _Away) -> None:
+async def _say_unanswered(wire: Wire, where: Where, reach: Reach) -> None:
     """Say of each time without an answer that it is so and what to look at, and when it is over.
 
     Raises _Moved.
     """
+
+    def elsewhere() -> bool:
+        """Whether it is found under another address now: an `up` that is restarted takes others."""
+        with contextlib.suppress(Unreachable):
+            return where.running() and where.reach() != reach
+        return False
+
     said = False
     while True:
         try:
@@ -202,7 +196,7 @@ async def _say_unanswered(wire: Wire, away: _Away) -> None:
             if not said:
                 click.echo(f"{error}; is `apportion up` running? Ctrl-C ends this", err=True)
             said = True
-            if not await asyncio.to_thread(away.elsewhere):
+            if not await asyncio.to_thread(elsewhere):
                 continue
             click.echo("the ledger answers again", err=True)
             raise _Moved from None

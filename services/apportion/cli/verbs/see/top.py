@@ -20,7 +20,7 @@ from rich.text import Text
 
 from apportion.cli.client.completion import NODES
 from apportion.cli.client.connection import Where, asks_gateway
-from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.gateway_client import Gateway, at_of
 from apportion.cli.client.listing import Listed, naming_nodes
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import Unreachable
@@ -79,9 +79,11 @@ def command(
         return
     out = console()
     if once or at or not out.is_terminal:
-        summary, shown = _once(gateway, query)
+        summary = gateway.ask("summary", answer=SummaryAnswer, query=at_of(query))
+        with naming_nodes(gateway, query):
+            _, devices = gateway.items("devices", DeviceAnswer, query)
         out.print(_headline(summary))
-        show(_devices(shown), out)
+        show(_devices(devices), out)
         return
     _live(out, gateway, query, interval_s)
 
@@ -152,13 +154,6 @@ class _Seen:
         for line in (headline, status):
             line.no_wrap, line.overflow = True, "ellipsis"
         return Group(headline, _devices(shown, long=False), status)
-
-
-def _once(gateway: Gateway, query: dict[str, str]) -> tuple[SummaryAnswer, list[DeviceAnswer]]:
-    then = {"at": query["at"]} if "at" in query else {}
-    summary = gateway.ask("summary", answer=SummaryAnswer, query=then)
-    with naming_nodes(gateway, query):
-        return summary, gateway.items("devices", DeviceAnswer, query)[1]
 
 
 def _headline(summary: SummaryAnswer) -> Text:
@@ -342,19 +337,19 @@ class View:
 
     def shown(self, devices: list[DeviceAnswer], rows: int) -> tuple[list[DeviceAnswer], int]:
         """The window, and how many devices pass the filter."""
-        passing = [device for device in devices if self._passes(device)]
+        wanted = self.filter.lower()
+        passing = [
+            d for d in devices
+            if not wanted or wanted in " ".join((
+                d.node, d.device, d.model, d.mode,
+                *(f"{held.namespace}/{held.pod}" for held in d.holders),
+            )).lower()
+        ]  # fmt: skip
         passing.sort(key=SORTS[0][1])
         if self.sort:
             passing.sort(key=SORTS[self.sort][1])
         self.offset = min(self.offset, max(len(passing) - rows, 0))
         return passing[self.offset : self.offset + rows], len(passing)
-
-    def _passes(self, device: DeviceAnswer) -> bool:
-        if not self.filter:
-            return True
-        pods = " ".join(f"{held.namespace}/{held.pod}" for held in device.holders)
-        text = f"{device.node} {device.device} {device.model} {device.mode} {pods}"
-        return self.filter.lower() in text.lower()
 
     def status(self, shown: int, passing: int) -> str:
         """The last line: what is shown, and which keys there are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import click
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_gateway
-from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.gateway_client import Gateway, at_of
 from apportion.cli.client.listing import Listed
 from apportion.cli.client.lookup import is_pod
 from apportion.cli.client.moments import AT, FORMS, MOMENT, both, pinned
@@ -81,11 +82,11 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
 def _detail(
     gateway: Gateway, moment: dict[str, object], node: str, target: str
 ) -> NodeDetail | None:
-    try:
-        name = node or _node_of(gateway, moment, target)
-        return gateway.ask("nodes", name, answer=NodeDetail, query=moment)
-    except NotFound:
-        return None
+    devices = () if node else gateway.items("devices", DeviceAnswer, moment)[1]
+    name = node or next((d.node for d in devices if device_names.means(target, d.device)), "")
+    with suppress(NotFound):
+        return gateway.ask("nodes", name, answer=NodeDetail, query=moment) if name else None
+    return None
 
 
 def index_of(detail: NodeDetail | None) -> Index:
@@ -122,32 +123,19 @@ def trouble(device: DeviceAnswer) -> Text:
     return line
 
 
-def _node_of(gateway: Gateway, moment: dict[str, object], target: str) -> str:
-    """Where the device is. Raises NotFound."""
-    for page in gateway.every("devices", DeviceAnswer, moment):
-        for device in page.items:
-            if device_names.means(target, device.device):
-                return device.node
-    raise NotFound(f"no device {target}")
-
-
 def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPage:
     """What is told of the device. Raises NotFound, which minds that it is no node either."""
     try:
         return _all(gateway, {**query, "device": target})
     except NotFound as error:
-        if error.code == UNKNOWN_DEVICE:
-            there = {key: value for key, value in query.items() if key == "at"}
-            if is_pod(gateway, target, there):
-                raise NotFound(f"{target} is a pod, and no node or device; {OF_PODS}") from None
-            node_of = {
-                each.device: each.node
-                for page in gateway.every("devices", DeviceAnswer)
-                for each in page.items
-            }
-            meant = target_meant(target, node_of.values(), node_of)
-            raise NotFound(f"there never was a node or device {target!r}; {meant}") from None
-        raise
+        if error.code != UNKNOWN_DEVICE:
+            raise
+        if is_pod(gateway, target, at_of(query)):
+            raise NotFound(f"{target} is a pod, and no node or device; {OF_PODS}") from None
+        _, devices = gateway.items("devices", DeviceAnswer)
+        node_of = {each.device: each.node for each in devices}
+        meant = target_meant(target, node_of.values(), node_of)
+        raise NotFound(f"there never was a node or device {target!r}; {meant}") from None
 
 
 def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:

@@ -95,17 +95,13 @@ def _beside_it(why: Why) -> Iterator[str]:
         yield f"evicted for it: {listed(gone)}"
     if evictions.predecessors:
         verb = f"`apportion history {why.namespace}/{why.name}`"
-        yield f"before: {_last(evictions)}{verb} tells what came before"
-
-
-def _last(evictions: Evictions) -> str:
-    """What became of the newest that had the name before; empty where nobody said why it ended."""
-    evicted, ended = evictions.before, evictions.ended
-    if evicted is not None:
-        return f"{evicted.sentence}, at revision {evicted.revision} ({evicted.time}); "
-    if ended is None or not ended.reason:
-        return ""
-    return f"{ended.reason}, at revision {ended.revision} ({ended.time}); "
+        evicted, ended = evictions.before, evictions.ended
+        last = ""  # what became of the newest that had the name before, where it is said
+        if evicted is not None:
+            last = f"{evicted.sentence}, at revision {evicted.revision} ({evicted.time}); "
+        elif ended is not None and ended.reason:
+            last = f"{ended.reason}, at revision {ended.revision} ({ended.time}); "
+        yield f"before: {last}{verb} tells what came before"
 
 
 def show_why(out: Console, why: Why) -> None:
@@ -117,17 +113,11 @@ def show_why(out: Console, why: Why) -> None:
         show_placed(out, why.placed)
     if why.refused:
         show_refused(out, why.refused)
-    _history(out, why)
-
-
-def _step(phase: str) -> str:
-    """A pod waits since its submission, so of its refusal it is told that it is the newest."""
-    return "last found no place at" if phase == "refused" else f"{phase} at"
-
-
-def _history(out: Console, why: Why) -> None:
+    # A pod waits since its submission, so of its refusal it is told that it is the newest.
+    named = {"refused": "last found no place"}
     steps = ", ".join(
-        f"{_step(step.phase)} revision {step.revision}" + (f" ({step.time})" if step.time else "")
+        f"{named.get(step.phase, step.phase)} at revision {step.revision}"
+        + (f" ({step.time})" if step.time else "")
         for step in why.history
     )
     said = plain(f"{steps}; as of revision {why.revision}")
