@@ -15,8 +15,8 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import open_ledger
 from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited, Decided
-from apportion.cli.pods.resubmit import UNIT_MAX
 from apportion.cli.pods.pending import wait_for_room
+from apportion.cli.pods.resubmit import UNIT_MAX
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import Host, NodeCordoned, NodeObserved, PodGone, PodRefused

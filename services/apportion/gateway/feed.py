@@ -64,8 +64,19 @@ class Feed:
     def apply(self, record: Record, event: Event) -> Change:
         """See `runtime.ledger.reader.Fold`."""
         change = self._fold.apply(record, event)
-        if change.pod is not None and not change.refused:
-            self._note_name(change.data, change.pod)
+        data, pod = change.data, change.pod
+        if pod is None or change.refused:
+            pass
+        elif isinstance(data, PodSubmitted | PodAdopted):
+            self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
+        elif isinstance(data, PodGone):
+            named = self._pods[pod.full_name]
+            del named[pod.uid]
+            self._gone[pod.uid] = pod.submitted.namespace
+            if len(self._gone) > GONE_PODS:
+                self._gone.popitem(last=False)
+            if not named:
+                del self._pods[pod.full_name]
         self._note(record)
         return change
 
@@ -112,15 +123,3 @@ class Feed:
         if self._waiting is not None:
             self._waiting.set()
             self._waiting = None
-
-    def _note_name(self, data: object, pod: PodState) -> None:
-        if isinstance(data, PodSubmitted | PodAdopted):
-            self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
-        elif isinstance(data, PodGone):
-            named = self._pods[pod.full_name]
-            del named[pod.uid]
-            self._gone[pod.uid] = pod.submitted.namespace
-            if len(self._gone) > GONE_PODS:
-                self._gone.popitem(last=False)
-            if not named:
-                del self._pods[pod.full_name]

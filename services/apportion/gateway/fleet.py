@@ -49,15 +49,12 @@ class FleetRows:
         elif change.pod is not None and change.pod.placement is not None:  # its phase is in the row
             self._touch((change.pod.placement.node,))
         if isinstance(change.data, NodeReported) and not change.refused:
-            self._moved(change.data)
-
-    def _moved(self, data: NodeReported) -> None:
-        """A device that another node reported before is no more there, and that row says so."""
-        for device in data.devices:
-            before = self._reporter.get(device.id, data.node)
-            if before != data.node:
-                self._touch((before,))
-            self._reporter[device.id] = data.node
+            # A device that another node reported before is no more there, and that row says so.
+            for device in change.data.devices:
+                before = self._reporter.get(device.id, change.data.node)
+                if before != change.data.node:
+                    self._touch((before,))
+                self._reporter[device.id] = change.data.node
 
     def _touch(self, names: Iterable[str]) -> None:
         for name in names:

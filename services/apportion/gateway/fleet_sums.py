@@ -82,20 +82,17 @@ class FleetSums:
     def samples(self) -> Iterator[Sample]:
         """All sums as of now."""
         for name in self._rows.behind(self._seen):
-            self._recount(name)
+            self._sums.subtract(self._of_node.pop(name, Counter()))
+            node = self._state.nodes.get(name)
+            if node is not None and node.present:
+                self._of_node[name] = _counted(node)
+                self._sums.update(self._of_node[name])
+        for key in [key for key, value in self._sums.items() if not value]:
+            del self._sums[key]
         self._seen = self._state.revision
         for (family, labels), value in self._sums.items():
             yield family, labels, value / CARD if family is GRANTED else value
         yield from self._waits()
-
-    def _recount(self, name: str) -> None:
-        self._sums.subtract(self._of_node.pop(name, Counter()))
-        node = self._state.nodes.get(name)
-        if node is not None and node.present:
-            self._of_node[name] = _counted(node)
-            self._sums.update(self._of_node[name])
-        for key in [key for key, value in self._sums.items() if not value]:
-            del self._sums[key]
 
     def _waits(self) -> Iterator[Sample]:
         oldest: dict[str, PodState] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -241,11 +241,16 @@ class _Life:
         self._ledger = ledger
         self._feed = feed
         self._observers: list[Callable[[Change], None]] = []
+
+        def observed(change: Change) -> None:
+            for observe in self._observers:
+                observe(change)
+
         self.reader = Reader(
             ledger,
             feed,
             metrics=service.metrics,
-            on_change=self._observe,
+            on_change=observed,
             after=feed.state.revision,
         )
         self.tls: ssl.SSLContext | None = None
@@ -253,10 +258,6 @@ class _Life:
             tls, files = given_tls(places.files, service.clock)
             self.tls = tls.context
             service.loop("certificates", files.run)
-
-    def _observe(self, change: Change) -> None:
-        for observe in self._observers:
-            observe(change)
 
     def _unready(self) -> str:
         return "; ".join(self.reader.not_ready())
@@ -278,13 +279,6 @@ class _Life:
             self._observers.append(watch.observe)
             await watch.run()
 
-    async def _listen_to(self, uses: Uses) -> None:
-        """What shares use is nice to see; a server of before does not let this user hear it."""
-        try:
-            await uses.listen(self._ledger)
-        except NotPermitted as error:
-            self._service.log.warning("what shares use is not shown", error=str(error))
-
     def api(self, listen: Address, measures: Measures, past: PastClient, door: Door) -> HttpServer:
         """The read API and the event stream, and what people may do."""
         rows = FleetRows(self._feed.state)
@@ -292,7 +286,15 @@ class _Life:
         self._observers += [rows.observe, sums.observe]
         sums.expose(self._service.metrics)
         uses = Uses(self._feed.state, self._service.clock)
-        self._service.loop("uses", lambda: self._listen_to(uses))
+
+        async def hear_uses() -> None:
+            """What shares use is nice to see; a server of before does not let this user hear it."""
+            try:
+                await uses.listen(self._ledger)
+            except NotPermitted as error:
+                self._service.log.warning("what shares use is not shown", error=str(error))
+
+        self._service.loop("uses", hear_uses)
         doctor = Doctor(
             self._feed,
             self._ledger,
@@ -324,11 +326,7 @@ class _Life:
             web.route("*", "/api/{tail:.*}", guarded(measures, "unknown", unknown_path(ENDPOINTS))),
             *console_routes(),
         ]
-        return self._server(listen, routes, door.gate)
-
-    def _server(
-        self, listen: Address, routes: Iterable[web.AbstractRouteDef], gate: Gate | None
-    ) -> HttpServer:
+        gate = door.gate
         without_login = (
             own_pages_only if self._public else both(own_machine_only(ELSE), own_pages_only)
         )

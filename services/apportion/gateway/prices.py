@@ -51,16 +51,12 @@ class PriceWatch:
         """Look at what there is, and then at what comes, until cancelled."""
         while True:
             self._came.clear()
-            await self._look()
+            new = set(models_of(self._state)) - self._known
+            self._known |= new
+            if new:
+                facts = await price_facts(self._file, new)
+                if facts.problem:
+                    _log.warning(
+                        "no report of the cost can be made", prices=facts.file, error=facts.problem
+                    )
             await self._came.wait()
-
-    async def _look(self) -> None:
-        new = set(models_of(self._state)) - self._known
-        if not new:
-            return
-        self._known |= new
-        facts = await price_facts(self._file, new)
-        if facts.problem:
-            _log.warning(
-                "no report of the cost can be made", prices=facts.file, error=facts.problem
-            )

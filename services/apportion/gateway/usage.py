@@ -68,7 +68,14 @@ class Uses:
 
         One that lies before us is of a life before it: then all rows.
         """
-        self._forget_the_silent()
+        oldest_s = self._clock.monotonic() - SILENT_S
+        for name, sample in list(self._heard.items()):
+            if sample.at_s >= oldest_s:
+                break  # they stand in the order in which they were heard
+            if sample.silent:
+                del self._heard[name]
+            else:
+                self._put(name, PackedUse(name, ()), silent=True)
         heard = heard if heard <= self._number else 0
         found: list[msgspec.Raw] = []
         for each in reversed(self._heard.values()):
@@ -82,16 +89,6 @@ class Uses:
         self._heard.pop(node, None)
         row = msgspec.Raw(_encode(use))
         self._heard[node] = _Heard(self._number, row, self._clock.monotonic(), silent)
-
-    def _forget_the_silent(self) -> None:
-        oldest_s = self._clock.monotonic() - SILENT_S
-        for name, each in list(self._heard.items()):
-            if each.at_s >= oldest_s:
-                return  # they stand in the order in which they were heard
-            if each.silent:
-                del self._heard[name]
-            else:
-                self._put(name, PackedUse(name, ()), silent=True)
 
 
 def packed_use(node: NodeState, sample: UsageSample) -> PackedUse:

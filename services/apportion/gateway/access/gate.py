@@ -132,7 +132,10 @@ class Gate:
         path = request.path
         if request.method not in SAFE and hdrs.AUTHORIZATION not in request.headers:
             _refuse_other_sites(request, self._public)
-        endpoint = self._endpoint(request)
+        # None for what is no endpoint, as an unknown path.
+        resource = request.match_info.route.resource
+        method = "GET" if request.method in SAFE else request.method
+        endpoint = self._endpoints.get((method, resource.canonical)) if resource else None
         audience = endpoint.audience if endpoint else Audience.LEDGER
         if _PAGE.match(path) or audience is Audience.EVERYONE:
             return await handle(request)
@@ -150,12 +153,6 @@ class Gate:
         if await self.may(person, READ_ALL):
             return await handle(request)
         return await self._of_tenant(request, person, handle, endpoint)
-
-    def _endpoint(self, request: web.Request) -> Endpoint | None:
-        """What answers this request; None for what is no endpoint, as an unknown path."""
-        resource = request.match_info.route.resource
-        method = "GET" if request.method in SAFE else request.method
-        return self._endpoints.get((method, resource.canonical)) if resource else None
 
     async def _may_go_on(self, request: web.Request) -> bool:
         """Whether his token is still good, and he reads as much as at the beginning."""
@@ -201,8 +198,9 @@ class Gate:
         body = await masked(answer.body, look_at(endpoint) if done else OF_ERRORS)
         if done and searched:
             body = narrowed(body, request.query)
-        if as_line:
-            return _line(body, answer.status)
+        if as_line:  # the whole answer as the one line of a plan that is told line by line
+            line = {"answer" if done else "error": msgspec.Raw(body), "status": answer.status}
+            return web.Response(body=msgspec.json.encode(line) + b"\n", content_type=LINES)
         response = json_response(msgspec.Raw(body), status=answer.status, compressed=True)
         if again := answer.headers.get("Retry-After"):
             response.headers["Retry-After"] = again
@@ -226,7 +224,10 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
     might.
     """
     origin = request.headers.get(hdrs.ORIGIN)
-    if origin is not None and not _is_own(origin, public, request.host):
+    # Where nobody told what origin is ours, by the host that was asked.
+    if origin is not None and (
+        urlsplit(origin).netloc != request.host if public is None else origin != public.origin
+    ):
         raise RequestRefused(
             403, f"a page of {origin[:200]} asks for this", field="Origin",
             fix=f"open {public.origin} instead" if public
@@ -255,13 +256,6 @@ def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Reques
     return request.clone(headers=headers, rel_url=url)
 
 
-def _line(body: bytes, status: int) -> web.Response:
-    """The whole answer as the one line of a plan that is told line by line."""
-    done = status == web.HTTPOk.status_code
-    line = {"answer" if done else "error": msgspec.Raw(body), "status": status}
-    return web.Response(body=msgspec.json.encode(line) + b"\n", content_type=LINES)
-
-
 def _nobody_says(error: LoginUnavailable) -> RequestRefused:
     return RequestRefused(
         503, f"nobody can say who you are, or what you may: {error}",
@@ -287,11 +281,6 @@ def token_of(request: web.BaseRequest) -> str:
     if kind.casefold() == "bearer":
         return token.strip()
     return "" if kind else request.cookies.get(COOKIE, "")
-
-
-def _is_own(origin: str, public: PublicUrl | None, host: str) -> bool:
-    """Whether a page of this origin is ours; where nobody told, by the host that was asked."""
-    return urlsplit(origin).netloc == host if public is None else origin == public.origin
 
 
 PUBLIC_URL = "--public-url"

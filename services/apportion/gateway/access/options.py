@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 
 from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.gate import PUBLIC_URL, Gate, PublicUrl, parse_public_url
-from apportion.gateway.access.people import Login, Remembered
+from apportion.gateway.access.people import Remembered
 from apportion.gateway.access.token_file import TokenFile, read_rows
 from apportion.gateway.api.endpoint import Endpoint
 from apportion.runtime.process.config import Address, ConfigError
@@ -66,18 +66,16 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises ConfigError.
         """
-        async with AsyncExitStack() as held:
-            login = await self._login(held)
-            yield Gate(Remembered(login), cursors, endpoints, self.url) if login else None
-
-    async def _login(self, held: AsyncExitStack) -> Login | None:
         if self.tokens is not None:
-            return TokenFile(self.tokens)
+            yield Gate(Remembered(TokenFile(self.tokens)), cursors, endpoints, self.url)
+            return
         if not self.kube.wanted:
-            return None
+            yield None
+            return
         from apportion.gateway.access.kube_login import KubeLogin  # noqa: PLC0415 - kube_options
 
-        return KubeLogin(await held.enter_async_context(self.kube.open()), self.audiences)
+        async with self.kube.open() as api:
+            yield Gate(Remembered(KubeLogin(api, self.audiences)), cursors, endpoints, self.url)
 
 
 _OPTIONS = (

@@ -106,18 +106,12 @@ def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
         else:
             others.setdefault(getattr(row, "start", ""), []).append(row)
     for alike in others.values():
-        figures = {
-            name: _sum([getattr(row, name) for row in alike]) for name in alike[0].__struct_fields__
-        }
+        figures: dict[str, Any] = {}
+        for name in alike[0].__struct_fields__:  # of figures their sum; texts are the same in all
+            values = [value for row in alike if (value := getattr(row, name)) is not None]
+            if values and not isinstance(values[0], str):
+                figures[name] = round(sum(values), DIGITS)
         yield structs.replace(alike[0], **figures | {"key": OTHERS})
-
-
-def _sum(values: list[Any]) -> Any:
-    """Of figures their sum; of what is the same in all rows that."""
-    figures = [value for value in values if value is not None]
-    if not figures or isinstance(figures[0], str):
-        return figures[0] if figures else None
-    return round(sum(figures), DIGITS)
 
 
 def _entry(answer: Entry, sees: Sees) -> Entry:

@@ -73,7 +73,8 @@ class Api:
         """Every route but the event stream."""
         own = {FLEET: self._fleet, WHY: self._why, REVISION: self._revision}
         for read in READS:
-            yield read.route(self.guarded(read, own.get(read) or self._answering(read)))
+            handle = self.or_past(own.get(read) or self._answering(read))
+            yield read.route(self.guarded(read, handle))
         for endpoint in PAST:
             yield endpoint.route(self.guarded(endpoint, self._past))
         report = by_turns(Turns(AT_ONCE), "reports", self._past)
@@ -93,13 +94,10 @@ class Api:
         return asked
 
     async def present(self, request: web.Request) -> State:
-        """The state of now, as far as the request wants it. Raises RequestRefused."""
-        self.refuse_unless_ready()
-        await self.wait(request)
-        return self._feed.state
+        """The state of now, as far as the request wants it.
 
-    def refuse_unless_ready(self) -> None:
-        """Raise RequestRefused while the fold is not up to now."""
+        Raises RequestRefused, also while the fold is not up to now.
+        """
         reason = self._unready()
         if reason:
             raise RequestRefused(
@@ -108,13 +106,12 @@ class Api:
                 fix="ask again later; see /readyz",
                 retry_after_s=1,
             )
+        await self.wait(request)
+        return self._feed.state
 
     def _answering(self, read: Read) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            if "at" in request.query:
-                return await self._past(request)
-            self.refuse_unless_ready()
-            await self.wait(request)
+            await self.present(request)
             async with turn_of(self._answers, request, "answers"):
                 began = time.perf_counter()
                 response = json_response(read.of(self._feed, request))
@@ -124,18 +121,13 @@ class Api:
         return handle
 
     async def _revision(self, request: web.Request) -> web.StreamResponse:
-        if "at" in request.query:
-            return await self._past(request)
         parsed(REVISION.query, request.query)
         state = await self.present(request)
         return json_response(RevisionAnswer(revision=state.revision, frozen=self._frozen()))
 
     async def _fleet(self, request: web.Request) -> web.StreamResponse:
         """The whole fleet out of its kept rows, or what of it changed behind `after`."""
-        if "at" in request.query:
-            return await self._past(request)
-        self.refuse_unless_ready()
-        await self.wait(request)
+        await self.present(request)
         began = time.perf_counter()
         query = parsed(FleetQuery, request.query)
         answer = await self._rows.answer(-1 if query.after is None else query.after)
@@ -147,16 +139,13 @@ class Api:
 
     async def _why(self, request: web.Request) -> web.StreamResponse:
         """As the others, but for a pod that has ended, and where a device has failed since."""
-        if "at" in request.query:
-            return await self._past(request)
-        self.refuse_unless_ready()
-        await self.wait(request)
+        state = await self.present(request)
         space, name = request.match_info["namespace"], request.match_info["name"]
         pod = self._feed.pod(f"{space}/{name}")
-        rejected = self._feed.state.rejected.values()
+        rejected = state.rejected.values()
         if pod is None and all((it.namespace, it.name) != (space, name) for it in rejected):
             return await self._look_back(request)
-        if pod is not None and failed_devices(self._feed.state, pod):
+        if pod is not None and failed_devices(state, pod):
             with contextlib.suppress(RequestRefused):  # then without since when
                 return await self._look_back(request)
         return json_response(WHY.of(self._feed, request))

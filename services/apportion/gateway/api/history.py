@@ -39,7 +39,7 @@ from apportion.gateway.api.query import (
     WaitQuery,
     text_of,
 )
-from apportion.gateway.past.cells import Cell, binned
+from apportion.gateway.past.cells import binned
 from apportion.gateway.past.index import DEVICE, NODE, POD, Hold
 from apportion.gateway.past.past import Past
 
@@ -147,13 +147,24 @@ class History:
         first = 0 if query.first is None else await self._moments.revision("from", query.first)
         last = revision if query.last is None else await self._moments.revision("to", query.last)
         shown = [cell for cell in cells if cell.last >= first and cell.first <= last]
+        from_ns, to_ns = (shown[0].from_ns, shown[-1].to_ns) if shown else (0, 0)
+        spans = binned(shown, number=query.bins, from_ns=from_ns, to_ns=to_ns) if shown else ()
         marks = self._past.index.marks(since=first, upto=last, limit=MARKS_MAX)
         return TimelineAnswer(
             revision=revision,
             first_revision=cells[0].first if cells else 0,
             first_time=rfc3339_ns(cells[0].from_ns) if cells else "",
             last_time=rfc3339_ns(cells[-1].to_ns) if cells else "",
-            bins=_bins(shown, query.bins) if shown else (),
+            bins=tuple(
+                Bin(
+                    from_time=rfc3339_ns(begins),
+                    to_time=rfc3339_ns(ends),
+                    first_revision=cell.first if cell else 0,
+                    last_revision=cell.last if cell else 0,
+                    counts=dict(sorted(cell.counts.items())) if cell else {},
+                )
+                for begins, ends, cell in spans
+            ),
             marks=tuple(MarkRow(*mark) for mark in marks),
         )
 
@@ -271,20 +282,6 @@ class History:
         rows = tuple(row_of(record, teller, rules) for record in records)
         more = str(shown[-1]) if len(revisions) > limit else ""
         return HistoryPage(revision=upto, items=rows, uids=uids, next=more)
-
-
-def _bins(cells: list[Cell], number: int) -> tuple[Bin, ...]:
-    spans = binned(cells, number=number, from_ns=cells[0].from_ns, to_ns=cells[-1].to_ns)
-    return tuple(
-        Bin(
-            from_time=rfc3339_ns(begins),
-            to_time=rfc3339_ns(ends),
-            first_revision=cell.first if cell else 0,
-            last_revision=cell.last if cell else 0,
-            counts=dict(sorted(cell.counts.items())) if cell else {},
-        )
-        for begins, ends, cell in spans
-    )
 
 
 def rfc3339_ns(ns: int) -> str:

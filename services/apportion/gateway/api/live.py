@@ -105,33 +105,24 @@ class EventStream:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """`GET /api/v1/events?from=REVISION`; without `from`, from now on."""
-        cursor = self._cursor(request)
+        start = parsed(EventsQuery, request.query).first
+        cursor = self._feed.state.revision if start is None else start - 1
+        if (seen := request.headers.get("Last-Event-ID")) is not None:
+            cursor = whole("Last-Event-ID", seen, most=REVISION_MAX)
         fix = "ask another gateway, or read the ledger itself with any NATS client"
         with place_of(self._clients, request, "streams of events are open", fix):
             self._measures.stream_clients.inc()
             try:
-                return await self._followed(request, cursor)
+                response = web.StreamResponse(
+                    headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+                )
+                await response.prepare(request)
+                # Where nobody can say what he may see, he comes back, and is told so then.
+                with contextlib.suppress(ConnectionError, RequestRefused):
+                    await self._write(request, response, cursor)
+                return response
             finally:
                 self._measures.stream_clients.dec()
-
-    async def _followed(self, request: web.Request, cursor: int) -> web.StreamResponse:
-        response = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
-        )
-        await response.prepare(request)
-        # Where nobody can say what he may see, he comes back, and is told so then.
-        with contextlib.suppress(ConnectionError, RequestRefused):
-            await self._write(request, response, cursor)
-        return response
-
-    def _cursor(self, request: web.Request) -> int:
-        start = parsed(EventsQuery, request.query).first
-        seen = request.headers.get("Last-Event-ID")
-        if seen is not None:
-            return whole("Last-Event-ID", seen, most=REVISION_MAX)
-        if start is not None:
-            return start - 1
-        return self._feed.state.revision
 
     async def _write(self, request: web.Request, response: web.StreamResponse, cursor: int) -> None:
         """Write until the client has left, or may not go on."""

@@ -112,16 +112,15 @@ class Log:
         self._past = past
 
     async def page(self, query: LogQuery, _names: Mapping[str, str]) -> LogPage:
-        """A page of events. Raises RequestRefused, LedgerError."""
+        """A page of events. Raises RequestRefused, LedgerError.
+
+        Slices of the ledger are read, the last one first, until there is enough or enough was read.
+        """
         first, last = await self._past.chronicle.span()
         before = query.before or last + 1
         if query.after:
             before = whole("continue", query.after, least=1, most=REVISION_MAX)
-        page = await self._page(min(before, last + 1), first, filter_of(query), query.limit)
-        return msgspec.structs.replace(page, revision=last)
-
-    async def _page(self, before: int, first: int, wanted: Filter, limit: int) -> LogPage:
-        """Slices of the ledger, the last one first, until there is enough or enough was read."""
+        before, wanted, limit = min(before, last + 1), filter_of(query), query.limit
         rows: list[LogRow] = []
         teller = Teller(self._past.index.name_of)
         lowest = max(first, before - READ_MAX)
@@ -139,7 +138,8 @@ class Log:
             before = after + 1
         if len(rows) > limit:
             rows, before = rows[:limit], rows[limit - 1].revision
-        return LogPage(revision=0, items=tuple(rows), next=str(before) if before > first else "")
+        more = str(before) if before > first else ""
+        return LogPage(revision=last, items=tuple(rows), next=more)
 
     async def entry(self, _query: WaitQuery, names: Mapping[str, str]) -> LogEntry:
         """The CloudEvent itself, with its sentence. Raises RequestRefused, LedgerError."""

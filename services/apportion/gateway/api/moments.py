@@ -10,7 +10,7 @@ from datetime import datetime
 
 from apportion.gateway.api.query import RequestRefused
 from apportion.gateway.past.past import Past
-from apportion.runtime.ledger.moments import FORMS, Moment, MomentError, parse_moment, shown_time
+from apportion.runtime.ledger.moments import FORMS, MomentError, parse_moment, shown_time
 
 NOT_FOUND = 404
 
@@ -64,21 +64,16 @@ class Moments:
             assert moment.time is not None  # noqa: S101 - one of the two is there
             revision = await self._past.chronicle.revision_at(moment.time)
         if revision < first:
-            await self._refuse_early(field, text, moment, first)
-        return revision
-
-    async def _refuse_early(self, field: str, text: str, moment: Moment, first: int) -> None:
-        began = await self._past.chronicle.time_at(first)
-        when = f" ({shown_time(moment.time)})" if moment.time is not None else ""
-        raise RequestRefused(
-            404,
-            field=field,
-            rest=f" is {text!r}{when}, which is before what is known: it begins at revision "
-            f"{first}" + (f" ({shown_time(datetime.fromisoformat(began))})" if began else ""),
-            fix="name a later moment"
-            + (
+            began = await self._past.chronicle.time_at(first)
+            since = f" ({shown_time(datetime.fromisoformat(began))})" if began else ""
+            when = f" ({shown_time(moment.time)})" if moment.time is not None else ""
+            older = (
                 ", or tell the gateway where the archives of what was dropped are: --archives DIR"
-                if first > 1
-                else ""
-            ),
-        )
+            )
+            raise RequestRefused(
+                404, field=field,
+                rest=f" is {text!r}{when}, which is before what is known: it begins at revision "
+                f"{first}{since}",
+                fix=f"name a later moment{older if first > 1 else ''}",
+            )  # fmt: skip
+        return revision

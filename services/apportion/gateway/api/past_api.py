@@ -175,15 +175,12 @@ class Pieces:
                     piece.append, after=max(begin, first - 1), upto=min(last, end)
                 )
                 if end <= last:
-                    self._keep(number, piece)
+                    self._kept[number] = piece
+                    self._bytes += _size(piece)
+                while self._bytes > self._kept_bytes:
+                    _, dropped = self._kept.popitem(last=False)
+                    self._bytes -= _size(dropped)
             return [record for record in piece if record.revision > revision]
-
-    def _keep(self, number: int, piece: list[Record]) -> None:
-        self._kept[number] = piece
-        self._bytes += _size(piece)
-        while self._bytes > self._kept_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self._bytes -= _size(dropped)
 
 
 def _size(piece: list[Record]) -> int:

@@ -72,35 +72,32 @@ class PastClient:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The answer of the child to this request. Raises RequestRefused."""
         fix = "ask again in a moment, or ask another gateway"
+        takes = {"Accept-Encoding": request.headers.get("Accept-Encoding", "identity")}
+        takes |= {name: request.headers[name] for name in TAKEN if name in request.headers}
         with place_of(self._looks, request, "looks into the past are under way", fix):
-            return await self._look(request)
-
-    async def _look(self, request: web.Request) -> web.StreamResponse:
-        try:
-            async with asyncio.timeout(LOOK_S):
-                session = await self.begin()
-                takes = {"Accept-Encoding": request.headers.get("Accept-Encoding", "identity")}
-                takes |= {name: request.headers[name] for name in TAKEN if name in request.headers}
-                sent = await request.read() if request.body_exists else None
-                asked = session.request(request.method, request.rel_url, headers=takes, data=sent)
-                async with asked as answer:
-                    # How the child has packed its answer, which is handed on as it is.
-                    packed = answer.headers.get("Content-Encoding")
-                    return web.Response(
-                        body=await answer.read(),
-                        status=answer.status,
-                        content_type=answer.content_type,
-                        charset=answer.charset,
-                        headers=HEADERS | ({"Content-Encoding": packed} if packed else {}),
-                    )
-        except TimeoutError:
-            raise RequestRefused(
-                503, f"the past did not answer within {LOOK_S:g} s", fix="ask again: it goes on"
-            ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise RequestRefused(
-                503, f"nobody answers for the past: {error}", fix="ask again; see the gateway's log"
-            ) from None
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    session = await self.begin()
+                    sent = await request.read() if request.body_exists else None
+                    async with session.request(
+                        request.method, request.rel_url, headers=takes, data=sent
+                    ) as answer:
+                        # How the child has packed its answer, which is handed on as it is.
+                        packed = answer.headers.get("Content-Encoding")
+                        return web.Response(
+                            body=await answer.read(), status=answer.status,
+                            content_type=answer.content_type, charset=answer.charset,
+                            headers=HEADERS | ({"Content-Encoding": packed} if packed else {}),
+                        )  # fmt: skip
+            except TimeoutError:
+                raise RequestRefused(
+                    503, f"the past did not answer within {LOOK_S:g} s", fix="ask again: it goes on"
+                ) from None
+            except (aiohttp.ClientError, OSError) as error:
+                raise RequestRefused(
+                    503, f"nobody answers for the past: {error}",
+                    fix="ask again; see the gateway's log",
+                ) from None  # fmt: skip
 
     async def records(self, after: int) -> list[Record]:
         """Some records behind a revision, the next one first.

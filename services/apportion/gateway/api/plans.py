@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import importlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 
@@ -84,8 +84,21 @@ class Plans:
             state = await self._state_of(request)
             async with contextlib.aclosing(self._lines(state, wanted)) as lines:
                 if LINES in request.headers.get("Accept", ""):
-                    return await _streamed(request, lines)
-                return await _whole(request, lines)
+                    response = web.StreamResponse(
+                        headers={"Content-Type": LINES, "Cache-Control": "no-store"}
+                    )
+                    await response.prepare(request)
+                    with contextlib.suppress(ConnectionError):
+                        async for data in lines:
+                            await write_in_time(request, response, data + b"\n")
+                    return response
+                line = _Line()
+                async for data in lines:
+                    if request.transport is None:
+                        return web.Response(status=HUNG_UP)
+                    line = _line(data)
+                body = line.error if bytes(line.error) else line.answer
+                return json_response(body, status=line.status)
         finally:
             self._measures.plan_seconds.observe(time.perf_counter() - began)
 
@@ -103,24 +116,6 @@ class Plans:
         except (ApartFailed, OSError) as failure:
             error = f"the plan was not made: {failure}"
             yield _failed(503, ErrorAnswer(error=error, fix="the gateway's log has the cause"))
-
-
-async def _whole(request: web.Request, lines: AsyncIterator[bytes]) -> web.StreamResponse:
-    line = _Line()
-    async for data in lines:
-        if request.transport is None:
-            return web.Response(status=HUNG_UP)
-        line = _line(data)
-    return json_response(line.error if bytes(line.error) else line.answer, status=line.status)
-
-
-async def _streamed(request: web.Request, lines: AsyncIterator[bytes]) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": LINES, "Cache-Control": "no-store"})
-    await response.prepare(request)
-    with contextlib.suppress(ConnectionError):
-        async for line in lines:
-            await write_in_time(request, response, line + b"\n")
-    return response
 
 
 def _failed(status: int, error: ErrorAnswer) -> bytes:

@@ -138,25 +138,21 @@ class Reports:
                 "APPORTION_PRICES=FILE in its environment), or use `apportion report cost --prices "
                 "FILE`",
             )
+        prices: Prices | None = None
+        try:
+            if self._prices is not None:  # as it is now; hours are told without, where it is broken
+                prices = await asyncio.to_thread(read_prices, self._prices)
+        except PriceError as error:
+            if money:
+                raise self._no_money(error) from None
         return Asked(
             report=report,
             by=by,
             start=query.start,
             end=query.end,
             step=query.step,
-            prices=await self._read_prices(money=money),
+            prices=prices,
         )
-
-    async def _read_prices(self, *, money: bool) -> Prices | None:
-        """Those of the file as it is now; hours are told without, where nobody can use it."""
-        if self._prices is None:
-            return None
-        try:
-            return await asyncio.to_thread(read_prices, self._prices)
-        except PriceError as error:
-            if money:
-                raise self._no_money(error) from None
-            return None
 
     def _no_money(self, error: PriceError) -> RequestRefused:
         return RequestRefused(

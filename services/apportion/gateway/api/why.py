@@ -28,7 +28,7 @@ from apportion.core.explain.why import why, why_ended, why_rejected
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.api.history import History
 from apportion.gateway.api.query import AtQuery
-from apportion.gateway.past.index import DEVICE, POD
+from apportion.gateway.past.index import DEVICE, POD, Mark
 from apportion.gateway.past.past import Past
 from apportion_schemas import (
     DeviceHealthChanged,
@@ -90,23 +90,22 @@ class PastWhy:
     def _live(self, state: State, name: str) -> Why | None:
         pod = PastView(state).pod(name)
         if pod is not None:
-            failed = failed_devices(state, pod)
-            return why(
-                state, pod, failed=tuple(self._dated(each, state.revision) for each in failed)
-            )
+            failed = []
+            for each in failed_devices(state, pod):
+                mark = self._failure(each.device, after=0, upto=state.revision)
+                since = {"revision": mark.revision, "time": mark.time} if mark else {}
+                failed.append(msgspec.structs.replace(each, **since))
+            return why(state, pod, failed=tuple(failed))
         for rejected in state.rejected.values():
             if f"{rejected.namespace}/{rejected.name}" == name:
                 return why_rejected(state, rejected)
         return None
 
-    def _dated(self, failed: FailedDevice, upto: int) -> FailedDevice:
-        """With the event since which it is no good, where that was one of its health."""
-        mark = self._past.index.newest_mark(
-            DEVICE, failed.device, ("failure", "recovery"), after=0, upto=upto
-        )
-        if mark is None or mark.kind != "failure":
-            return failed
-        return msgspec.structs.replace(failed, revision=mark.revision, time=mark.time)
+    def _failure(self, device: str, *, after: int, upto: int) -> Mark | None:
+        """Where the device has failed behind `after`, and has not recovered."""
+        kinds = ("failure", "recovery")
+        mark = self._past.index.newest_mark(DEVICE, device, kinds, after=after, upto=upto)
+        return mark if mark is not None and mark.kind == "failure" else None
 
     async def _ended(self, name: str, upto: int) -> Why:
         """The newest pod of that name, just before its end. Raises RequestRefused."""
@@ -119,11 +118,24 @@ class PastWhy:
         before = self._live(state, name)
         if before is None:
             raise self._history.no_pod(name, upto)
-        failed: tuple[FailedDevice, ...] = ()
-        if before.placed is not None:
-            devices = tuple(dict.fromkeys(held.share.device for held in before.placed.shares))
-            failed = await self._failed_since(devices, before.placed.revision, upto)
-        return why_ended(before, step, reason, failed)
+        failed = []
+        shares, since = (before.placed.shares, before.placed.revision) if before.placed else ((), 0)
+        for device in dict.fromkeys(held.share.device for held in shares):
+            mark = self._failure(device, after=since, upto=upto)
+            if mark is None:
+                continue
+            [record] = await self._past.chronicle.records([mark.revision])
+            data = decode(record.payload, subject=record.subject).data
+            why_so = data.reason if isinstance(data, DeviceHealthChanged) else ""
+            failed.append(
+                FailedDevice(
+                    device=device,
+                    reason=why_so or "no reason given",
+                    revision=mark.revision,
+                    time=mark.time,
+                )
+            )
+        return why_ended(before, step, reason, tuple(failed))
 
     async def _end(self, uid: str, upto: int) -> tuple[Step, str] | None:
         newest = self._past.index.newest_facts(POD, uid, after=0, upto=upto, limit=LOOKED_AT)
@@ -136,30 +148,6 @@ class PastWhy:
                 step = Step(phase="ended", revision=record.revision, time=event.time)
                 return step, event.data.reason
         return None
-
-    async def _failed_since(
-        self, devices: tuple[str, ...], after: int, upto: int
-    ) -> tuple[FailedDevice, ...]:
-        """Those that have failed behind that revision and have not recovered."""
-        found = []
-        for device in devices:
-            mark = self._past.index.newest_mark(
-                DEVICE, device, ("failure", "recovery"), after=after, upto=upto
-            )
-            if mark is None or mark.kind != "failure":
-                continue
-            [record] = await self._past.chronicle.records([mark.revision])
-            data = decode(record.payload, subject=record.subject).data
-            reason = data.reason if isinstance(data, DeviceHealthChanged) else ""
-            found.append(
-                FailedDevice(
-                    device=device,
-                    reason=reason or "no reason given",
-                    revision=mark.revision,
-                    time=mark.time,
-                )
-            )
-        return tuple(found)
 
 
 async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:

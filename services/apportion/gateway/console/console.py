@@ -61,7 +61,12 @@ def console_routes() -> Iterable[web.AbstractRouteDef]:
 def served() -> dict[str, _File]:
     """Every file by its path: those of `static`, and the words of the verbs as a module."""
     files = dict(_files(resources.files(__package__) / "static", ""))
-    files["js/vocabulary.js"] = _file("vocabulary.js", _vocabulary())
+    tables = {"PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY}
+    module = b"".join(
+        b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode(words))
+        for name, words in tables.items()
+    )
+    files["js/vocabulary.js"] = _file("vocabulary.js", module)
     return files
 
 
@@ -78,15 +83,6 @@ def _file(name: str, body: bytes) -> _File:
     tag = f'"{sha256(body).hexdigest()[:20]}"'
     kind = _TYPES.get(f".{name.rpartition('.')[2]}") or mimetypes.guess_type(name)[0]
     return _File(body=body, type=kind or "application/octet-stream", tag=tag)
-
-
-def _vocabulary() -> bytes:
-    """The words that pages share with the verbs, as a module: they are written down once."""
-    tables = {"PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY}
-    return b"".join(
-        b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode(words))
-        for name, words in tables.items()
-    )
 
 
 def _answer(request: web.Request, file: _File) -> web.Response:

@@ -53,16 +53,12 @@ class Cells:
         for cell in self.all[1:]:
             last = merged[-1]
             if cell.to_ns - last.from_ns <= shortest_ns:
-                _take(last, cell)
+                last.last, last.to_ns = cell.last, cell.to_ns
+                for kind, count in cell.counts.items():
+                    last.counts[kind] = last.counts.get(kind, 0) + count
             else:
                 merged.append(cell)
         self.all = merged
-
-
-def _take(into: Cell, cell: Cell) -> None:
-    into.last, into.to_ns = cell.last, cell.to_ns
-    for kind, count in cell.counts.items():
-        into.counts[kind] = into.counts.get(kind, 0) + count
 
 
 def binned(

@@ -192,8 +192,9 @@ class Chronicle:
         begins = await self._ledger.first_revision()
         found: list[Record] = []
         for revision in revisions:
-            if revision < begins:
-                await self._archived(revision, found.append)
+            holding = (each for each in self.archives if each.first <= revision <= each.last)
+            if revision < begins and (archive := next(holding, None)):
+                await archive.read(found.append, after=revision - 1, upto=revision)
         here = [revision for revision in revisions if revision >= begins]
         for start in range(0, len(here), AT_ONCE):
             asked = (
@@ -202,12 +203,6 @@ class Chronicle:
             )
             found += [record for record in await asyncio.gather(*asked) if record is not None]
         return found
-
-    async def _archived(self, revision: int, deliver: Deliver) -> None:
-        for archive in self.archives:
-            if archive.first <= revision <= archive.last:
-                await archive.read(deliver, after=revision - 1, upto=revision)
-                return
 
     async def revision_at(self, time: datetime) -> int:
         """The newest revision that was recorded at or before this time; 0 where none was.

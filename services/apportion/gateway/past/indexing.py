@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from apportion.core.explain import differences
-from apportion.core.explain.differences import Picture, picture, touched
+from apportion.core.explain.differences import picture, touched
 from apportion.core.explain.text.event_text import Teller
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.rules import Rules
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.state import State
 from apportion.gateway.past.cells import Cells
 from apportion.gateway.past.checkpoints import Checkpoints
 from apportion.gateway.past.index import (
@@ -137,7 +138,10 @@ class Indexer:
             try:
                 self._note(record.revision, event, change, before)
                 if was is not None:
-                    self._note_changes(record.revision, was, picture(self.state, part))
+                    now = picture(self.state, part)
+                    for name, differ in differences.LISTS.items():
+                        for each in differ(was, now):
+                            self._index.change(record.revision, KINDS[name], each.key, each.what)
             except sqlite3.Error as error:
                 self._fail(error)
         self._perhaps_keep(record)
@@ -191,7 +195,10 @@ class Indexer:
                            pod.placement.shares)  # fmt: skip
 
     def _count(self, revision: int, said: str, kind: str) -> None:
-        ns = self.stored_ns() or _ns(said)
+        ns = self.stored_ns()
+        if not ns:
+            with suppress(ValueError):  # then nobody knows
+                ns = int(datetime.fromisoformat(said).timestamp() * _NS)
         self.cells.add(revision, ns, kind)
 
     def _before(self, data: Any) -> Any:
@@ -221,11 +228,6 @@ class Indexer:
             self._index.mark(Mark(revision, event.time, kind, sentence, type(data).__name__))
         if isinstance(data, PodGone):
             self._index.forget_pod(data.uid)
-
-    def _note_changes(self, revision: int, was: Picture, now: Picture) -> None:
-        for name, differ in differences.LISTS.items():
-            for each in differ(was, now):
-                self._index.change(revision, KINDS[name], each.key, each.what)
 
     def _note_holds(self, revision: int, time: str, data: Any, change: Change) -> None:
         pod = change.pod
@@ -270,29 +272,18 @@ def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]
     if isinstance(data, NodeReported):
         for each in {each.id for each in data.devices} ^ before:
             yield DEVICE, each
-    for share in _shares(change.pod, change):
+    pod, shares = change.pod, tuple[Share, ...]()
+    if isinstance(data, PodAdopted | PodPlaced | PodResized) and pod and pod.placement:
+        shares = pod.placement.shares
+    elif isinstance(data, PodGone | PlacementVoided):
+        shares = change.shares or ()
+    for share in shares:
         yield DEVICE, share.device
-
-
-def _shares(pod: PodState | None, change: Change) -> Iterable[Share]:
-    if isinstance(change.data, PodAdopted | PodPlaced | PodResized) and pod and pod.placement:
-        return pod.placement.shares
-    if isinstance(change.data, PodGone | PlacementVoided):
-        return change.shares or ()
-    return ()
 
 
 def record_digest(record: Record) -> bytes:
     """What tells this record from one of another history at its revision."""
     return sha256(record.subject.encode() + b"\n" + record.payload).digest()
-
-
-def _ns(said: str) -> int:
-    """The time that an event gives, in ns; 0 where it gives none."""
-    try:
-        return int(datetime.fromisoformat(said).timestamp() * _NS)
-    except ValueError:
-        return 0
 
 
 def open_index(folder: Path, created: str) -> tuple[Index, Checkpoints]:

@@ -112,23 +112,18 @@ async def open_past(
     )
 
 
-async def _is_of(chronicle: Chronicle, index: Index, revision: int) -> bool:
-    """Whether the newest event of the index is the ledger's: else that was put back, or made anew.
-
-    Where the ledger has dropped it nobody can tell, and the stream is the same.
-    """
-    records = await chronicle.records([revision]) if revision else []
-    return bool(revision) and all(record_digest(r) == index.kept("record") for r in records)
-
-
 async def _begin(
     chronicle: Chronicle, snapshots: Snapshots, index: Index, checkpoints: Checkpoints
 ) -> State:
     """Where reading goes on, or begins: what was kept, else the first revision, else a snapshot."""
     first, last = await chronicle.span()
     revision = index.revision
-    if first - 1 <= revision <= last and await _is_of(chronicle, index, revision):
-        state = checkpoints.load(revision)
+    if revision and first - 1 <= revision <= last:
+        # Unless the newest event of the index is the ledger's, that was put back, or made again.
+        # Where the ledger has dropped it nobody can tell, and the stream is the same.
+        records = await chronicle.records([revision])
+        is_of = all(record_digest(r) == index.kept("record") for r in records)
+        state = checkpoints.load(revision) if is_of else None
         if state is not None:
             return state
     if revision:

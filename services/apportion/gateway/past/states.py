@@ -73,15 +73,11 @@ class PastStates:
         async with self._turn:
             state = self._kept.pop(revision, None) or await self._folded(revision)
             self._kept[revision] = state
-            self._forget()
+            while len(self._kept) > self._kept_max or (  # the newest few; of large ones the newest
+                len(self._kept) > 1 and sum(map(_items, self._kept.values())) > self._items_max
+            ):
+                self._kept.popitem(last=False)
         return state
-
-    def _forget(self) -> None:
-        """Keep the newest few, and of large ones the newest one."""
-        while len(self._kept) > self._kept_max or (
-            len(self._kept) > 1 and sum(map(_items, self._kept.values())) > self._items_max
-        ):
-            self._kept.popitem(last=False)
 
     async def _folded(self, revision: int) -> State:
         fold = StateFold(await self._nearest(revision), quiet=True)
