@@ -31,7 +31,7 @@ from apportion.core.explain.text.event_text import listed, room_made
 from apportion.core.explain.text.words import frequent
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion_schemas import PodRefused, Shape
+from apportion_schemas import Shape
 
 ASKED_MAX: Final = 40
 """Of so many pods each is asked about; of more, as of a trace, none."""
@@ -136,18 +136,20 @@ def causes(
         if said is None:
             found[awaited.unlooked[uid]] += 1
         elif said.refused is not None:
-            found[_first_cause(said.refused, shapes.get(uid), never=uid in never)] += 1
+            refused, is_never = said.refused, uid in never
+            if limits := constraint_text.of_refusal(refused):
+                first = limits[0]
+            elif refused.gang is not None:
+                first = words.gang(refused.gang)
+            else:
+                codes = [code for code, _ in frequent(words.without_gone(refused))]
+                shape = shapes.get(uid)
+                first = (
+                    words.named(codes[0], shape, never=is_never) if codes else words.cause(refused)
+                )
+                first = f"{words.NEVER_LISTED}: {first}" if is_never else first
+            found[first] += 1
     return dict(found.most_common())
-
-
-def _first_cause(refused: PodRefused, shape: Shape | None, *, never: bool) -> str:
-    if limits := constraint_text.of_refusal(refused):
-        return limits[0]
-    if refused.gang is not None:
-        return words.gang(refused.gang)
-    codes = [code for code, _ in frequent(words.without_gone(refused))]
-    said = words.named(codes[0], shape, never=never) if codes else words.cause(refused)
-    return f"{words.NEVER_LISTED}: {said}" if never else said
 
 
 async def wait_for_room(
@@ -165,9 +167,17 @@ async def wait_for_room(
     if not 0 < len(awaited.refused) <= ASKED_MAX:
         return {}
     try:
-        may = await asyncio.to_thread(_may_preempt, gateway, awaited, priorities)
+        _, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
     except Unreachable:
         return {}
+    # Those for which others may have to go: such as hold places, of less priority; and those for
+    # which room is kept, for others have left already.
+    least = min((pod.priority for pod in pods if pod.node), default=math.inf)
+    kept = {pod.uid for pod in pods if pod.room_on}
+    may = {
+        uid for uid in awaited.refused
+        if uid in kept or priorities.get(awaited.pods[uid].full_name, -math.inf) > least
+    }  # fmt: skip
     hopes = dict.fromkeys(may, time.monotonic() + GRACE_S)
     reported: dict[str, str] = {}
     waiting = set(awaited.refused)
@@ -196,16 +206,3 @@ async def wait_for_room(
 def evicted_for(gone: list[str]) -> str:
     """What is said after the place of a pod for which these had to go; empty where nobody had."""
     return f"; evicted for it: {listed(gone)}" if gone else ""
-
-
-def _may_preempt(gateway: Gateway, awaited: Awaited, priorities: Mapping[str, int]) -> set[str]:
-    """The refused pods for which others may have to go: such as hold places, of less priority; and
-    those for which room is kept, for others have left already.
-    """
-    _, pods = gateway.items("pods", PodAnswer)
-    least = min((pod.priority for pod in pods if pod.node), default=math.inf)
-    kept = {pod.uid for pod in pods if pod.room_on}
-    return {
-        uid for uid in awaited.refused
-        if uid in kept or priorities.get(awaited.pods[uid].full_name, -math.inf) > least
-    }  # fmt: skip

@@ -27,7 +27,7 @@ from msgspec import Struct
 from apportion.cli.client.configuration import manifest_config_now
 from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.gateway_client import WAIT_S, Gateway
-from apportion.cli.client.ledger import open_ledger, person, run, user, write
+from apportion.cli.client.ledger import open_ledger, person, run, user, with_ledger, write
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.pods.append import Submitted, append
 from apportion.cli.pods.local_process import Run, ended, engine_of, unreachable, with_device
@@ -107,7 +107,15 @@ def command(
     asked = Asked(memory, cores, count)
     draft = draft_of(document(this, command_line[0], asked, config), config)
     room_for(asked, node, _node(where, node))
-    pod = run(_submitted(where, this, draft))
+
+    async def submitted(ledger: JetStreamLedger) -> Submitted:
+        """The pod, where there is an agent to start its command."""
+        await _asked(ledger, this, Greet(here.pid, here.started))
+        basis = await ledger.last_revision()
+        (pod,) = await append(ledger, Wish([draft]), basis=basis, progress=lambda _: None)
+        return pod
+
+    pod = with_ledger(where.reach(), submitted)
     try:
         tell = leave_behind(_duty(where, this, pod))
     except OSError as error:
@@ -150,20 +158,6 @@ def _become(command_line: tuple[str, ...], pod: str, share: Started) -> None:
         click.echo(f"{command_line[0]}: {error.strerror}", err=True)
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         raise click.exceptions.Exit(code) from None
-
-
-async def _submitted(where: Where, this: Run, draft: PodDraft) -> Submitted:
-    """Submit the pod, where there is an agent to start its command.
-
-    Raises:
-        NotFound, Unreachable: the agent, or why it would not start it.
-        LedgerError: nothing was submitted.
-    """
-    async with open_ledger(where.reach()) as ledger:
-        await _asked(ledger, this, Greet(this.life.pid, this.life.started))
-        basis = await ledger.last_revision()
-        (pod,) = await append(ledger, Wish([draft]), basis=basis, progress=lambda _: None)
-    return pod
 
 
 async def _shared(

@@ -152,8 +152,14 @@ class Supervisor:
         """
         await self._server.start()  # first: it takes the lock of the data folder
         await self._start_sentinel(remove=remove)
+
+        async def keep_sentinel() -> None:
+            while self._sentinel is not None:
+                await self._sentinel.wait()
+                await self._start_sentinel(remove=remove)
+
         self._keep(self._keep_server())
-        self._keep(self._keep_sentinel(remove=remove))
+        self._keep(keep_sentinel())
 
     def start(self, child: Child) -> None:
         """Start a service and keep it running."""
@@ -315,11 +321,6 @@ class Supervisor:
             )  # fmt: skip
         finally:
             os.close(read)
-
-    async def _keep_sentinel(self, *, remove: bool) -> None:
-        while self._sentinel is not None:
-            await self._sentinel.wait()
-            await self._start_sentinel(remove=remove)
 
     def _forget(self, pid: int) -> None:
         self._tell_sentinel(f"-{pid}\n")

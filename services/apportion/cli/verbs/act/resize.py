@@ -23,8 +23,8 @@ from apportion.core.answers.reads import PodDetail
 from apportion.core.explain.text.event_text import CORES_LATER, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.explain.text.words import resize_refused
+from apportion.core.ledger.rules import Rules
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import (
@@ -126,20 +126,8 @@ def command(
 async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) -> Said:
     """Append the wish, and wait for the answer to it. Raises LedgerError, Unreachable."""
     asked = (await write(reach, wish, basis=basis)).revision or 0
-    async with open_ledger(reach) as ledger:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await _answer(ledger, wish.pod, asked)
-        except TimeoutError:
-            raise Unreachable(
-                f"asked at revision {asked}, and no scheduler answered within {timeout_s:g} s; "
-                "`apportion tail` shows when one does"
-            ) from None
-
-
-async def _answer(ledger: JetStreamLedger, pod: str, asked: int) -> Said:
     found: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
-    rules = await stream.read_rules(ledger.wire)
+    rules = Rules()
 
     def deliver(record: Record) -> None:
         try:
@@ -149,8 +137,21 @@ async def _answer(ledger: JetStreamLedger, pod: str, asked: int) -> Said:
             return
         except (UnreadableEvent, InvalidEvent):
             return  # whoever folds says so
-        if isinstance(data, Answer) and (data.pod, data.asked) == (pod, asked) and not found.done():
+        if (
+            isinstance(data, Answer)
+            and (data.pod, data.asked) == (wish.pod, asked)
+            and not found.done()
+        ):
             found.set_result(Said(asked, record.revision, data))
 
-    await follow_until(found, ledger, deliver, start=asked, subjects=SUBJECTS)
-    return found.result()
+    async with open_ledger(reach) as ledger:
+        try:
+            async with asyncio.timeout(timeout_s):
+                rules = await stream.read_rules(ledger.wire)
+                await follow_until(found, ledger, deliver, start=asked, subjects=SUBJECTS)
+                return found.result()
+        except TimeoutError:
+            raise Unreachable(
+                f"asked at revision {asked}, and no scheduler answered within {timeout_s:g} s; "
+                "`apportion tail` shows when one does"
+            ) from None

@@ -37,8 +37,8 @@ from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.readers import ReaderThere, list_readers
-from apportion.runtime.jetstream.retention import CannotDrop, Droppable, droppable
-from apportion.runtime.jetstream.snapshots import Beginning, Snapshots
+from apportion.runtime.jetstream.retention import CannotDrop, droppable
+from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.jetstream.stream import StreamInfo
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.archive import ArchiveError, ArchiveWriter
@@ -127,22 +127,22 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
 
     Nothing of the ledger is changed, and an archive may be as large as the ledger.
     """
+
+    async def copied(ledger: JetStreamLedger) -> Archived:
+        info = await jetstream.check_stream(ledger)
+        with ArchiveWriter(file, stream=STREAM, created=info.created) as writer:
+            if info.state.messages:
+                await read_to(ledger, info.state.last_seq, writer.add, start=info.state.first_seq)
+        return Archived(str(file), writer.revisions)
+
     try:
-        written = with_ledger(where.reach(), lambda ledger: _archive(ledger, file))
+        written = with_ledger(where.reach(), copied)
     except (ArchiveError, OSError) as error:
         raise NotFound(f"no archive written: {error}") from None
     if as_json:
         print_json(written)
     else:
         console().print(f"{written.revisions} events in", plain(written.file), soft_wrap=True)
-
-
-async def _archive(ledger: JetStreamLedger, file: Path) -> Archived:
-    info = await jetstream.check_stream(ledger)
-    with ArchiveWriter(file, stream=STREAM, created=info.created) as writer:
-        if info.state.messages:
-            await read_to(ledger, info.state.last_seq, writer.add, start=info.state.first_seq)
-    return Archived(str(file), writer.revisions)
 
 
 def words_of(checked: Checked) -> str:
@@ -250,19 +250,15 @@ async def _trim(
         beginning = await Snapshots(ledger.wire).beginning_behind(found.last)
     count = max(found.last - found.first + 1, 0)
     if count and dropping:
-        await _drop(dropping, found, beginning)
+        # Once the state with which the rest begins is where only bootstrap writes.
+        async with open_ledger(dropping, checked=False) as ledger:
+            if beginning is not None:
+                info = await stream.check(ledger.wire)
+                snapshots = Snapshots(ledger.wire)
+                await snapshots.create(replicas=info.config["num_replicas"])
+                await snapshots.begin_with(beginning)
+            await stream.drop(ledger.wire, last=found.last)
     return Trimmed(count, max(found.first, found.last + 1), found.because)
-
-
-async def _drop(reach: Reach, found: Droppable, beginning: Beginning | None) -> None:
-    """Drop it, once the state with which the rest begins is where only bootstrap writes."""
-    async with open_ledger(reach, checked=False) as ledger:
-        if beginning is not None:
-            info = await stream.check(ledger.wire)
-            snapshots = Snapshots(ledger.wire)
-            await snapshots.create(replicas=info.config["num_replicas"])
-            await snapshots.begin_with(beginning)
-        await stream.drop(ledger.wire, last=found.last)
 
 
 class Wanted(msgspec.Struct, frozen=True):

@@ -125,7 +125,21 @@ def _show(answer: PlanAnswer) -> None:
         _show_pods(out, "POD", answer.pods)
     if len(answer.pods) <= DETAILED_MAX:
         for pod in answer.pods:
-            _show_evidence(out, pod)
+            out.print(plain(pod.sentence), style="bold", soft_wrap=not out.is_terminal)
+            if pod.placed is not None:
+                show_placed(out, pod.placed)
+            if pod.refused is not None:
+                show_refused(out, pod.refused)
+            made = table("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
+            for other in pod.beside:
+                made.add_row(
+                    plain(f"{other.namespace}/{other.pod}"), plain(device_words(other.device)),
+                    f"{other.memory_mib:,} MiB", str(other.cores),
+                )  # fmt: skip
+            if made.row_count:
+                out.print(made)
+            if pod.ahead:
+                out.print(plain(f"{many(pod.ahead, 'pod')} would still wait and come before it"))
     _show_pods(out, "POD THAT LOSES ITS PLACE", answer.moved)
     _show_pods(out, "POD THAT WAITS NOW", answer.helped)
     _show_evicted(out, answer)
@@ -170,24 +184,6 @@ def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
 
 def _why_not(pod: PlannedPod) -> str:
     return eviction(pod.evicted) if pod.evicted is not None else pod.cause
-
-
-def _show_evidence(out: Console, pod: PlannedPod) -> None:
-    out.print(plain(pod.sentence), style="bold", soft_wrap=not out.is_terminal)
-    if pod.placed is not None:
-        show_placed(out, pod.placed)
-    if pod.refused is not None:
-        show_refused(out, pod.refused)
-    made = table("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
-    for other in pod.beside:
-        made.add_row(
-            plain(f"{other.namespace}/{other.pod}"), plain(device_words(other.device)),
-            f"{other.memory_mib:,} MiB", str(other.cores),
-        )  # fmt: skip
-    if made.row_count:
-        out.print(made)
-    if pod.ahead:
-        out.print(plain(f"{many(pod.ahead, 'pod')} would still wait and come before it"))
 
 
 def _show_evicted(out: Console, answer: PlanAnswer) -> None:

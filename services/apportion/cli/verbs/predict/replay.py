@@ -159,8 +159,19 @@ def command(
         print_json(answer)
     else:
         _show(console(), answer, begin, in_ascii=ascii_only(sys.stdout, os.environ))
-    if chart is not None:
-        _write_chart(chart, answer, begin)
+    if chart is None:
+        return
+    paper = Console(record=True, file=io.StringIO(), width=100, force_terminal=True)
+    _show(paper, answer, begin)
+    if chart.suffix.lower() == ".svg":
+        text = paper.export_svg(title="apportion replay", theme=PAPER, code_format=SVG)
+    else:
+        text = paper.export_html(theme=PAPER, inline_styles=True)
+    try:
+        chart.write_text(text, "utf-8")
+    except OSError as error:
+        raise NotFound(f"--chart {chart}: cannot be written ({error.strerror})") from None
+    warn(f"chart written to {chart}", style="")
 
 
 def span_of(answer: ReplayAnswer, begin: str) -> str:
@@ -276,17 +287,3 @@ def bars(values: list[float], most: float, *, in_ascii: bool = False) -> list[st
         "".join(steps[min(max(height - line * parts, 0), parts)] for height in heights)
         for line in reversed(range(HEIGHT))
     ]
-
-
-def _write_chart(path: Path, answer: ReplayAnswer, begin: str) -> None:
-    paper = Console(record=True, file=io.StringIO(), width=100, force_terminal=True)
-    _show(paper, answer, begin)
-    if path.suffix.lower() == ".svg":
-        text = paper.export_svg(title="apportion replay", theme=PAPER, code_format=SVG)
-    else:
-        text = paper.export_html(theme=PAPER, inline_styles=True)
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise NotFound(f"--chart {path}: cannot be written ({error.strerror})") from None
-    warn(f"chart written to {path}", style="")

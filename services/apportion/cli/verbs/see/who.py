@@ -60,7 +60,12 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
         node = page.items[-1].node if page.items else ""
     revision = page.revision
     moment: dict[str, object] = {"at" if at or since else "at_least": revision}
-    detail = _detail(gateway, moment, node, target)
+    if not node:  # of nobody that held it is the node known, so the device says
+        _, devices = gateway.items("devices", DeviceAnswer, moment)
+        node = next((d.node for d in devices if device_names.means(target, d.device)), "")
+    detail: NodeDetail | None = None
+    with suppress(NotFound):
+        detail = gateway.ask("nodes", node, answer=NodeDetail, query=moment) if node else None
     index = index_of(detail)
     items = by_card(page.items, index)
     if since:
@@ -77,16 +82,6 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
         console(stderr=True).print(f"nobody held anything of {target} {held}")
     for line in _troubles(detail, target):
         console(stderr=True).print(line, soft_wrap=True)
-
-
-def _detail(
-    gateway: Gateway, moment: dict[str, object], node: str, target: str
-) -> NodeDetail | None:
-    devices = () if node else gateway.items("devices", DeviceAnswer, moment)[1]
-    name = node or next((d.node for d in devices if device_names.means(target, d.device)), "")
-    with suppress(NotFound):
-        return gateway.ask("nodes", name, answer=NodeDetail, query=moment) if name else None
-    return None
 
 
 def index_of(detail: NodeDetail | None) -> Index:

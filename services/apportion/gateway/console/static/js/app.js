@@ -10,20 +10,26 @@ import { openActs } from "./act.js";
 import { getNow, Problem } from "./api.js";
 import { askedMoment } from "./asked_moment.js";
 import { meetNamespaces, OTHER } from "./colours.js";
+import { follow as followLedger } from "./follow.js";
 import { $, $$, html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
 import { openKeys } from "./keys.js";
 import { link } from "./links.js";
-import { listen } from "./live.js";
 import { known } from "./login.js";
 import { isLive, moment } from "./moment.js";
 import { openPalette } from "./palette.js";
 import { NAVIGATION, pageOf } from "./pages.js";
 import { onlySays, problemPage } from "./parts.js";
-import { route, setCanonical, setParameters, setSpelt } from "./route.js";
+import {
+  addressedMoment,
+  isCompared,
+  route,
+  setAddressedMoment,
+  setCanonical,
+  setParameters,
+  setSpelt,
+} from "./route.js";
 import { TimeBar } from "./timebar.js";
-import { addressedMoment, isCompared, setAddressedMoment } from "./two_moments.js";
-import { AGAIN, isTyping, standFor } from "./unanswered.js";
 
 const AGAIN_MS = 2000;
 const FROZEN = {
@@ -108,7 +114,7 @@ function fail(problem, name) {
   bar.stop();
   page?.close?.();
   page = null;
-  const again = standFor(main, words, show, stands === name);
+  const again = standFor(words, stands === name);
   missed = problem.status ? null : again;
 }
 
@@ -281,6 +287,93 @@ const follow = () =>
     },
     why => silent(why.length > 40 ? "not ready" : why),
   );
+
+/**
+ * Call `changed(revision, frozen)` for news and `failed(why)` while there is no answer: through one
+ * worker for all tabs, or alone where a browser has no shared workers.
+ */
+function listen(changed, failed) {
+  const take = word => {
+    if (word.problem) return failed(word.problem);
+    moment.newest = Math.max(moment.newest, word.revision);
+    return changed(word.revision, word.frozen);
+  };
+  if (typeof SharedWorker === "undefined") {
+    followLedger(take);
+    return;
+  }
+  const worker = new SharedWorker("/console/js/follow_worker.js", {
+    type: "module",
+    name: "follow",
+  });
+  worker.port.addEventListener("message", event => take(event.data));
+  worker.port.start();
+}
+
+// ---- what stands in the place of a page that has no answer: why, and a button to ask again ----
+//
+// Invariant: whoever types in the page's search types on, also while it is asked for again, and what
+// he has typed is what it shows then; no letter of it becomes a key. A keyboard that was on anything
+// else of the page is on the button.
+
+/** The button, for the words that stand there. */
+const AGAIN = html`<button class="btn" id="again">Ask again</button>`;
+
+/** Whether somebody types in the search, which is that of a page or what stands for it. */
+const isTyping = () => document.activeElement.id === "q";
+
+/**
+ * Show `words` instead of the page, of which something is shown there or not; gives back what asks
+ * again, as the button does.
+ */
+function standFor(words, isShown) {
+  const held = document.activeElement;
+  const within = main !== held && main.contains(held);
+  const typed = isShown && within && isTyping() ? held : null;
+  mount(main, words);
+  const again = () => askAgain(); // another one for each time: it says which time is still missed
+  const button = $("#again");
+  button?.addEventListener("click", again);
+  if (typed) typeOn(typed, $(".answer", main));
+  else if (within) (button ?? main).focus();
+  return again;
+}
+
+/** The field as it was, without what the page did with it. */
+function typeOn(typed, after) {
+  const search = typed.closest("label").cloneNode(true);
+  const field = $("input", search);
+  field.addEventListener("input", () => setParameters({ q: field.value.trim() }));
+  field.addEventListener("keydown", event => {
+    if (event.key === "Enter") askAgain();
+  });
+  after.after(search);
+  field.focus();
+  field.setSelectionRange(typed.selectionStart, typed.selectionEnd);
+}
+
+/** The page that comes has the keyboard where it was, and in its search what was typed until then. */
+async function askAgain() {
+  const typed = $("#q", main);
+  let held = document.activeElement;
+  const note = event => {
+    held = event.target;
+  };
+  main.addEventListener("focusin", note);
+  try {
+    await show();
+  } finally {
+    main.removeEventListener("focusin", note);
+  }
+  if (held === document.body || document.activeElement !== document.body) return;
+  const field = held === typed ? $("#q", main) : null;
+  (field ?? main).focus({ preventScroll: true });
+  if (!field) return;
+  const had = field.value;
+  field.value = typed.value;
+  field.setSelectionRange(typed.selectionStart, typed.selectionEnd);
+  if (field.value !== had) field.dispatchEvent(new Event("input", { bubbles: true }));
+}
 
 // ---- theme, navigation, keys ----
 

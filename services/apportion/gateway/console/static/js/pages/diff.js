@@ -9,8 +9,7 @@ import { instant, many, num, shortId, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, nodeLink, podLink, receipt } from "../links.js";
 import { answer, listed } from "../parts.js";
-import { go, href } from "../route.js";
-import { bothMoments } from "../two_moments.js";
+import { bothMoments, go, href } from "../route.js";
 import { workingAnswer } from "../working.js";
 import { sentence } from "../typography.js";
 
