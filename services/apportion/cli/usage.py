@@ -6,13 +6,19 @@ Invariant: nothing is guessed and done: wrong usage stays wrong, and is answered
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from apportion.cli.exits import Wrong
 from apportion_schemas.quantities import MEMORY_MIB_MAX
 
+if TYPE_CHECKING:
+    from apportion.runtime.files.signing import VerifyingKey
+
+FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _EVENTS: Final = "`apportion tail` shows events, `apportion history NAME` those of one pod or node"
 _LOGS: Final = "`apportion tail` shows what happens; what a container prints stays with its node"
 _SUBMIT: Final = "`apportion submit -f FILE` takes manifests"
@@ -99,6 +105,16 @@ def _mib_of(value: object) -> int | None:
         return math.ceil(quantity(value, "") / (1 << 20))
     except ManifestError:
         return None
+
+
+def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:
+    """The public keys that signatures are checked with. Raises Wrong: one of them is none."""
+    from apportion.runtime.files import signing  # with the cryptography, see connection
+
+    try:
+        return [signing.read_verifying_key(file) for file in files]
+    except (signing.KeyInvalid, OSError) as error:
+        raise Wrong(f"--key: {error}") from None
 
 
 def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:

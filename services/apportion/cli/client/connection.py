@@ -22,6 +22,7 @@ import click
 import msgspec
 
 from apportion.cli.exits import Unreachable
+from apportion.cli.usage import FILE
 from apportion.runtime.process.reach import Reach
 from apportion.runtime.process.tls import NATS_TLS, forget_files
 from apportion.runtime.service.options import client_tls_options
@@ -147,17 +148,16 @@ _DATA: Option = click.option(
     help=f"Folder of the `apportion up` to talk to.  [{DATA_ENV}]",
 )
 _NATS: Option = click.option("--nats", default="", metavar="URL", help=f"The ledger.  [{NATS_ENV}]")
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _KEY: Option = click.option(
-    "--nats-key", type=_FILE, metavar="FILE", envvar=NATS_KEY_ENV, show_envvar=True,
+    "--nats-key", type=FILE, metavar="FILE", envvar=NATS_KEY_ENV, show_envvar=True,
     help="With --nats: seed of the nkey by which to connect.",
 )  # fmt: skip
 _TOKEN: Option = click.option(
-    "--nats-token", type=_FILE, metavar="FILE", envvar=NATS_TOKEN_ENV, show_envvar=True,
+    "--nats-token", type=FILE, metavar="FILE", envvar=NATS_TOKEN_ENV, show_envvar=True,
     help="With --nats: token by which to connect.",
 )  # fmt: skip
 _LEDGER_KEY: Option = click.option(
-    "--ledger-key", type=_FILE, metavar="FILE", envvar=LEDGER_KEY_ENV, show_envvar=True,
+    "--ledger-key", type=FILE, metavar="FILE", envvar=LEDGER_KEY_ENV, show_envvar=True,
     help="With --nats: key that those who append share.",
 )  # fmt: skip
 _GATEWAY: Option = click.option(

@@ -14,6 +14,7 @@ import click
 
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.render.output import clock, console
+from apportion.cli.usage import FILE
 from apportion.core.answers.past import MomentAnswer
 from apportion.core.explain.health import moment
 from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time
@@ -37,6 +38,14 @@ class _Moment(click.ParamType[str]):
 
 
 MOMENT = _Moment()
+BEGIN = click.option(
+    "--from", "begin", default="", type=MOMENT, metavar="MOMENT", help="[default: the beginning]"
+)
+END = click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT", help="[default: now]")
+ARCHIVES = click.option(
+    "--archive", "archives", multiple=True, type=FILE, metavar="FILE",
+    help="Read archives of a ledger instead, from its beginning on.",
+)  # fmt: skip
 AT = click.option("--at", type=MOMENT, metavar="MOMENT", help=f"As it was then: {FORMS}.")
 
 

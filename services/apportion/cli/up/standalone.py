@@ -11,7 +11,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import sys
 import sysconfig
 import time
@@ -38,7 +37,7 @@ from apportion.cli.up import fleet as kept_fleet
 from apportion.cli.up.fleet import Wanted
 from apportion.cli.up.fork_server import ForkServer
 from apportion.cli.up.samples import show, submit_samples
-from apportion.cli.up.supervisor import Child, HeldPort, Supervisor, UpFailed
+from apportion.cli.up.supervisor import Child, HeldPort, Supervisor, UpFailed, why_taken
 from apportion.core.answers.reads import DeviceAnswer, RevisionAnswer
 from apportion.core.explain.health import FREEZES
 from apportion.core.explain.text.words import many
@@ -296,13 +295,9 @@ def check_ports(gateway: str, nats_port: int) -> None:
     taken, options = [], []
     for address, option in ((gateway, "--port"), (f"127.0.0.1:{nats_port}", "--nats-port")):
         host, _, port = address.rpartition(":")
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, int(port)))
-            except OSError as error:
-                taken.append(f"{address} ({error.strerror})")
-                options.append(option)
+        if why := why_taken(host, int(port)):
+            taken.append(f"{address} ({why})")
+            options.append(option)
     if taken:
         free = "a free port" if len(taken) == 1 else "free ports"
         said = f"cannot listen on {' and '.join(taken)}"

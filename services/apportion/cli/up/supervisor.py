@@ -289,7 +289,7 @@ class Supervisor:
             await self._server.stop()
             # The gateway was told where it tells about itself; a ledger without that is better
             # than none.
-            monitor_port = monitor_port if _is_free(monitor_port) else -1
+            monitor_port = -1 if why_taken("127.0.0.1", monitor_port) else monitor_port
             server = EmbeddedServer(self._data, port=port, monitor_port=monitor_port, keys=True)
             for failures in itertools.count(1):
                 try:
@@ -361,14 +361,15 @@ def is_ready(port: int) -> bool:
         connection.close()
 
 
-def _is_free(port: int) -> bool:
-    """Whether a server on this machine alone could listen there now."""
+def why_taken(host: str, port: int) -> str:
+    """Why no server can listen there now; empty if one can. A port 0 is a free one."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return True
-    return False
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
 
 
 def _signal(process: Forked | None, number: int) -> None:

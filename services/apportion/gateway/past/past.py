@@ -129,9 +129,5 @@ async def _begin(
     if revision:
         index.restart()
         checkpoints.clear()
-    if first > 1:
-        for stored in reversed(await snapshots.stored()):
-            found = await snapshots.load(stored) if stored.revision + 1 >= first else None
-            if found is not None:
-                return found
-    return checkpoints.nothing()
+    oldest = await snapshots.oldest(first) if first > 1 else None
+    return oldest or checkpoints.nothing()

@@ -146,10 +146,8 @@ async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint |
             "the state that the newest receipt left off with is gone, and the ledger's beginning "
             "too; begin in another folder, and keep this one"
         )
-    for stored in reversed(await snapshots.stored()):
-        state_or_none = await snapshots.load(stored)
-        if state_or_none is not None and stored.revision + 1 >= info.state.first_seq:
-            return state_or_none
+    if oldest := await snapshots.oldest(info.state.first_seq):
+        return oldest
     raise CannotSign("the ledger's beginning was dropped, and there is no snapshot to go on from")
 
 

@@ -120,6 +120,17 @@ class Snapshots:
         """
         await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
 
+    async def oldest(self, first: int) -> State | None:
+        """The oldest state from which a ledger that begins at `first` can be read on.
+
+        Raises LedgerUnavailable, NotPermitted.
+        """
+        for stored in reversed(await self.stored()):
+            state = await self.load(stored) if stored.revision + 1 >= first else None
+            if state is not None:
+                return state
+        return None
+
     async def beginning_behind(self, last: int) -> Beginning | None:
         """What the ledger begins with once it is dropped up to `last`; None if that is there.
 

@@ -29,7 +29,7 @@ from apportion.cli.client.ledger import (
 )
 from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_json, warn
-from apportion.cli.usage import reasoned
+from apportion.cli.usage import FILE, reasoned
 from apportion.core.doctor.found import size
 from apportion.core.explain.text.words import many
 from apportion.core.ledger.rules import Rules, legal_version, missing
@@ -194,14 +194,14 @@ class Trimmed(msgspec.Struct, frozen=True):
 
 
 @command.command(epilog="Example:  apportion ledger trim ledger-1.jsonl")
-@click.argument("archive", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("archive", type=FILE)
 @click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
               help="Drop up to here; without it, as much as can be spared.")  # fmt: skip
 @click.option("--older-than", "older_than_s", type=click.FloatRange(0, 1e9), default=DAY_S,
               show_default=True, metavar="SECONDS", help="Keep what is younger.")  # fmt: skip
 @click.option("--bootstrap-nats", default="", metavar="URL", envvar="APPORTION_BOOTSTRAP_NATS_URL",
               show_envvar=True, help="The ledger, as the user `bootstrap`.")  # fmt: skip
-@click.option("--bootstrap-key", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+@click.option("--bootstrap-key", type=FILE,
               metavar="FILE", envvar="APPORTION_BOOTSTRAP_NATS_KEY", show_envvar=True,
               help="Seed of its nkey.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what could be dropped, and drop nothing.")

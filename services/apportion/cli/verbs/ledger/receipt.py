@@ -23,9 +23,9 @@ from apportion.cli.client.connection import JSON, Where, asks_both, asks_ledger
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import open_ledger, read_to, run, with_ledger
 from apportion.cli.client.lookup import why_of
-from apportion.cli.client.receipt_keys import read_keys
 from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_json, progress
+from apportion.cli.usage import FILE, read_keys
 from apportion.core.explain.text.event_text import Teller
 from apportion.core.explain.text.printable import escaped_json
 from apportion.core.ledger.receipts import (
@@ -56,7 +56,6 @@ from apportion.runtime.process.reach import Reach
 from apportion_schemas import decode
 from apportion_schemas.envelope import EventError
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 Signing = Callable[[JetStreamLedger], Awaitable[list[Found]]]
 """See `sign`, with all but the ledger told."""
@@ -121,9 +120,9 @@ def key(*, as_json: bool, file: Path) -> None:
 
 
 @command.command(epilog="Example:  apportion receipt write --key receipts.key --receipts receipts")
-@click.option("--key", "key_file", type=_FILE, required=True, help="The private key.")
+@click.option("--key", "key_file", type=FILE, required=True, help="The private key.")
 @receipts_option
-@click.option("--known", "known_files", type=_FILE, multiple=True,
+@click.option("--known", "known_files", type=FILE, multiple=True,
               help="A public key that signed the receipts of before.")  # fmt: skip
 @click.option("--every", "every_s", type=click.IntRange(min=EVERY_MIN_S, max=86_400 * 7),
               metavar="SECONDS", help="Go on, with one every so often, until stopped.")  # fmt: skip
@@ -190,7 +189,7 @@ async def _write(reach: Reach, signing: Signing, *, every_s: int | None, as_json
 @click.option("--revision", type=click.IntRange(min=1), metavar="REVISION",
               help="Of this event, whatever it is, instead of a pod's placement.")  # fmt: skip
 @receipts_option
-@click.option("--archive", "archives", type=_FILE, multiple=True,
+@click.option("--archive", "archives", type=FILE, multiple=True,
               help="Read the events from here instead of the ledger.")  # fmt: skip
 @asks_both
 def show(
@@ -270,7 +269,7 @@ def _proof(found: Found, records: list[Record], revision: int) -> Proof:
 
 @command.command(epilog="Example:  apportion receipt check proof.json --key receipts.key.pub")
 @click.argument("file", type=click.File("rb"))
-@click.option("--key", "key_files", type=_FILE, required=True, multiple=True,
+@click.option("--key", "key_files", type=FILE, required=True, multiple=True,
               help="The public key of whoever signs; of several, any.")  # fmt: skip
 @JSON
 def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None:

@@ -17,9 +17,9 @@ import msgspec
 
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.ledger import open_ledger, run
-from apportion.cli.client.receipt_keys import read_keys
 from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_json, progress
+from apportion.cli.usage import FILE, read_keys
 from apportion.core.explain.text.words import many
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest
@@ -46,7 +46,6 @@ SHOWN = 10
 CONTRADICTIONS_NAMED = 20
 """So many of the events that changed nothing are named: the newest."""
 TOLD_EVERY = 10_000
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class Contradiction(msgspec.Struct, frozen=True):
@@ -183,15 +182,15 @@ class _Verification:
               help="Check from here on; what is before is only folded.")  # fmt: skip
 @click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
               help="Check up to here; without it, up to the ledger's end.")  # fmt: skip
-@click.option("--archive", "archives", type=_FILE, multiple=True,
+@click.option("--archive", "archives", type=FILE, multiple=True,
               help="Check this file, which `apportion ledger archive` wrote; of several, the "
               "oldest first.")  # fmt: skip
-@click.option("--before", type=_FILE, multiple=True,
+@click.option("--before", type=FILE, multiple=True,
               help="Check this archive of what the ledger has dropped, and the ledger after it; of "
               "several, the oldest first.")  # fmt: skip
 @click.option("--receipts", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
               metavar="DIR", help="Hold it to these receipts, which --key signed.")  # fmt: skip
-@click.option("--key", "key_files", type=_FILE, multiple=True,
+@click.option("--key", "key_files", type=FILE, multiple=True,
               help="The public key of whoever signs receipts; of several, any.")  # fmt: skip
 @asks_ledger
 def command(
@@ -286,11 +285,7 @@ async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
         state = await snapshots.restore(at_most=start - 1)
         if state.revision + 1 >= first:
             return state
-    for stored in reversed(await snapshots.stored()):
-        found = await snapshots.load(stored) if stored.revision + 1 >= first else None
-        if found is not None:
-            return found
-    return State(rules=await snapshots.rules())
+    return await snapshots.oldest(first) or State(rules=await snapshots.rules())
 
 
 async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:

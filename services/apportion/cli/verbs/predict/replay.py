@@ -16,10 +16,10 @@ from rich.terminal_theme import TerminalTheme
 
 from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_ledger
-from apportion.cli.client.moments import MOMENT, time_of
+from apportion.cli.client.moments import ARCHIVES, BEGIN, END, time_of
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import ascii_only, between, console, plain, print_json, table, warn
-from apportion.cli.usage import hinting
+from apportion.cli.usage import FILE, hinting
 from apportion.core.answers.replays import ReplayAnswer
 from apportion.core.explain.health import moment
 from apportion.core.explain.text.device_names import RULE
@@ -91,6 +91,8 @@ OF_A_CHANGE = (
     "the change replays as it was, and what differs from that is the change's doing."
 )
 """What a replay with a change is compared with, and what to compare it with."""
+_WIDTH = max(len(row.title) for row in ROWS)
+_MEANINGS = "\n".join(f"  {row.title:{_WIDTH}}  {row.means}" for row in ROWS)
 HELP = f"""Decide a time of the past anew: the same arrivals, another policy or another fleet.
 
 A pod runs as long as it ran, from whenever it has a place. Nothing is written to the ledger.
@@ -99,7 +101,7 @@ Without changes it shows how the engine alone would have decided, at once. A MOM
 
 \b
 A row of the table says, of what happened and of what would have
-{{rows}}
+{_MEANINGS}
 
 A GPU is a whole device of any family. {OF_SHARES} Percentages differ by points.
 
@@ -107,35 +109,24 @@ Exit codes: 0 replayed; 1 an archive cannot be read; 2 wrong usage; 3 the ledger
 reached; 4 it holds events of a newer build."""
 
 
-def _help() -> str:
-    """What the verb says of itself, with each row of its table."""
-    width = max(len(row.title) for row in ROWS)
-    return HELP.format(rows="\n".join(f"  {row.title:{width}}  {row.means}" for row in ROWS))
-
-
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
 @click.command(
     cls=hinting(options={"--without": "--lose"}),
-    help=_help(),
+    help=HELP,
     epilog="Examples:  apportion replay --from -6h --policy spread\n\n"
     "  apportion replay --from 08:00 --to 18:00 --lose h100-2 --chart day.html\n\n"
     "  apportion replay --archive 2026-11.jsonl --fleet smaller.csv --json",
 )
-@click.option("--from", "begin", default="", type=MOMENT, metavar="MOMENT",
-              help="[default: the beginning]")  # fmt: skip
-@click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT", help="[default: now]")
+@BEGIN
+@END
 @click.option("--policy", type=click.Choice(get_args(Policy)),
               help="How nodes and devices would have been preferred.")  # fmt: skip
-@click.option("--fleet", type=_FILE, metavar="FILE",
+@click.option("--fleet", type=FILE, metavar="FILE",
               help="Nodes in place of all there were, as for `up --fleet`.")  # fmt: skip
 @click.option("--lose", multiple=True, metavar="NODE|DEVICE", shell_complete=TARGETS,
               help=f"As if it had not been there. {RULE}")  # fmt: skip
 @click.option("--add", multiple=True, metavar="4x8xH100-80GB",
               help="As if there had been so many nodes more of so many devices.")  # fmt: skip
-@click.option("--archive", "archives", multiple=True, type=_FILE, metavar="FILE",
-              help="Read archives of a ledger instead, from its beginning on.")  # fmt: skip
+@ARCHIVES
 @click.option("--chart", type=click.Path(dir_okay=False, writable=True, path_type=Path),
               metavar="FILE", help="Write table and chart as .html or .svg.")  # fmt: skip
 @asks_ledger
@@ -144,7 +135,7 @@ def command(
     fleet: Path | None, lose: tuple[str, ...], add: tuple[str, ...], archives: tuple[Path, ...],
     chart: Path | None,
 ) -> None:  # fmt: skip
-    """See `_help`, which names the rows."""
+    """See `HELP`, which names the rows."""
     if chart is not None and chart.suffix.lower() not in CHARTS:
         raise click.UsageError(f"--chart is {chart.name!r}; name it {' or '.join(CHARTS)}")
     # numpy and the solver come with it, and --help does not wait for them

@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 
 from apportion.cli.client.connection import Where, asks_ledger
-from apportion.cli.client.moments import MOMENT
+from apportion.cli.client.moments import ARCHIVES, BEGIN, END
 from apportion.cli.render.output import console, plain, print_json, table
 from apportion.core.answers.shadows import ShadowAnswer, ShadowPod, Spot
 from apportion.core.explain.text.words import device_words, many
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SAID = {
     "same": "the same",
     "other-devices": "other devices",
@@ -35,14 +34,12 @@ FOLLOWS = (
     epilog="Examples:  apportion shadow --from -1h\n\n  apportion shadow --follow\n\n"
     "  apportion shadow --archive 2026-11.jsonl --json"
 )
-@click.option("--from", "begin", default="", type=MOMENT, metavar="MOMENT",
-              help="[default: the beginning]")  # fmt: skip
-@click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT", help="[default: now]")
+@BEGIN
+@END
 @click.option("-f", "--follow", is_flag=True,
               help="Go on with what comes, a line for each pod, until Ctrl-C.")  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Show pods that we would place alike, too.")
-@click.option("--archive", "archives", multiple=True, type=_FILE, metavar="FILE",
-              help="Read archives of a ledger instead, from its beginning on.")  # fmt: skip
+@ARCHIVES
 @asks_ledger
 def command(
     *, where: Where, as_json: bool, begin: str, end: str, follow: bool, every: bool,

@@ -24,6 +24,7 @@ from apportion.cli.client.moments import MOMENT
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render.output import console, print_json
 from apportion.cli.render.reports import idle_words, show_idle, show_report
+from apportion.cli.usage import FILE
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import EXAMPLE, PriceError
@@ -44,7 +45,6 @@ from apportion.runtime.process.clock import SystemClock
 FORMATS = ("table", "csv", "json", "focus")
 ACCOUNT = "apportion"
 TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OPTIONS = (
     click.option("--by", default="namespace", show_default=True,
                  metavar="namespace|queue|user|node|label:KEY", help="What a row is."),
@@ -55,10 +55,10 @@ _OPTIONS = (
                  help="Where it ends.  [default: now]"),
     click.option("--step", default="", metavar="LENGTH",
                  help="Rows for each such time, too: 15m, 1h, 1d, any number of s, m, h or d."),
-    click.option("--prices", type=_FILE, envvar="APPORTION_PRICES",
+    click.option("--prices", type=FILE, envvar="APPORTION_PRICES",
                  help="What an hour of a card costs, by model; `apportion report cost "
                  "--help` shows such a file.  [APPORTION_PRICES]"),
-    click.option("--archive", "archives", type=_FILE, multiple=True,
+    click.option("--archive", "archives", type=FILE, multiple=True,
                  help="What the ledger has dropped, as `apportion ledger archive` wrote it; of "
                  "several, the oldest first."),
     click.option("--account", default=ACCOUNT, show_default=True, metavar="NAME",

@@ -47,18 +47,15 @@ def _agents(
     return found
 
 
-def _add_help() -> str:
-    """What `add` says of itself, with the roles as the table of identities has them."""
-    width = max(len(role.name) for role in ADDABLE)
-    lines = (f"  {role.name:{width}}  {role.does}" for role in ADDABLE)
-    return "\n".join(
-        (
-            "Make a key, and let who has it connect as NAME; without one, the role's own name.",
-            "\n\b\nROLE is one of",
-            *lines,
-            "\nExit codes: 0 done; 1 there is such a name, or no such role.",
-        )
-    )
+_WIDTH = max(len(role.name) for role in ADDABLE)
+_ROLES = "\n".join(f"  {role.name:{_WIDTH}}  {role.does}" for role in ADDABLE)
+ADD = f"""Make a key, and let who has it connect as NAME; without one, the role's own name.
+
+\b
+ROLE is one of
+{_ROLES}
+
+Exit codes: 0 done; 1 there is such a name, or no such role."""
 
 
 @click.group(epilog="Example:  apportion user add agent gpu-7 --node gpu-7")
@@ -66,14 +63,14 @@ def command() -> None:
     """Who may connect to the ledger's server, without a cluster: each by a key of his own."""
 
 
-@command.command(help=_add_help(), epilog="Example:  apportion user add operator anna")
+@command.command(help=ADD, epilog="Example:  apportion user add operator anna")
 @click.argument("role")
 @click.argument("name", default="")
 @click.option("--node", "nodes", multiple=True, metavar="NODE", help="Of an agent, once for each.")
 @_DATA
 @JSON
 def add(*, role: str, name: str, nodes: tuple[str, ...], data: Path | None, as_json: bool) -> None:
-    """See `_add_help`, which names the roles."""
+    """See `ADD`, which names the roles."""
     _done(data, as_json, "may connect", "add", role, name or role, nodes)
 
 
