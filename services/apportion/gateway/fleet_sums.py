@@ -92,9 +92,6 @@ class FleetSums:
         self._seen = self._state.revision
         for (family, labels), value in self._sums.items():
             yield family, labels, value / CARD if family is GRANTED else value
-        yield from self._waits()
-
-    def _waits(self) -> Iterator[Sample]:
         oldest: dict[str, PodState] = {}
         counts: Counter[str] = Counter()
         for pod in self._waiting.values():

@@ -46,7 +46,17 @@ class PastProcess:
     async def body(self, service: Service) -> None:
         """One life of the process: connect, listen, read the ledger, until cancelled."""
         self._measures = self._measures or Measures(service.metrics)
-        service.loop("parent", lambda: _end_with_parent(service))
+
+        async def end_with_parent() -> None:
+            """Stop when standard input ends, as it does with the process that began this one."""
+            reader = asyncio.StreamReader()
+            await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb")
+            )
+            await reader.read()
+            service.stopping.set()
+
+        service.loop("parent", end_with_parent)
         reach = service.config.reach
         ledger = await jetstream.connect(reach, name="gateway (index of the past)")
         looks = await jetstream.connect(reach, name="gateway (looks into the past)")
@@ -74,16 +84,6 @@ class PastProcess:
         finally:
             await ledger.close()
             await looks.close()
-
-
-async def _end_with_parent(service: Service) -> None:
-    """Stop when standard input ends, as it does with the process that began this one."""
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb")
-    )
-    await reader.read()
-    service.stopping.set()
 
 
 def main() -> int:

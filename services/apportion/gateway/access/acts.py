@@ -75,16 +75,29 @@ class Acts:
         try:
             await self._gate.require(person, Wish(verb, kind, name=name))
             asked = await _asked(request, needed=verb == "cordon")
-            answer = await self._append(person, self._event(kind, name, verb, person, asked), name)
+            data, basis = self._event(kind, name, verb, person, asked), self._state().revision
+            event = type(data).__name__
+            try:
+                appended = await self._publisher.publish(
+                    data, event_id=f"{event}/{uuid4()}", basis=basis
+                )
+            except LedgerError as error:
+                raise RequestRefused(
+                    503, f"not appended: {error}", fix="ask again in a moment"
+                ) from None
         except RequestRefused as refused:
             said = refused.answer.error
             _audit.warning("refused", person=person.name, act=verb, target=name, error=said)
             raise
+        revision = appended.revision or 0
         _audit.info(
             "done", person=person.name, act=verb, target=name, reason=asked.reason,
-            revision=answer.revision,
+            revision=revision,
         )  # fmt: skip
-        return json_response(answer)
+        return json_response(
+            ActAnswer(revision=revision, event=event, target=name, by=person.name,
+                      reason=asked.reason)
+        )  # fmt: skip
 
     def _event(
         self, kind: str, name: str, verb: str, person: Person, asked: CordonRequest
@@ -114,21 +127,6 @@ class Acts:
         if kind == "nodes":
             return NodeCordonLifted(node=name, of=of, by=by, reason=asked.reason)
         return DeviceCordonLifted(device=name, of=of, by=by, reason=asked.reason)
-
-    async def _append(self, person: Person, data: Payload, name: str) -> ActAnswer:
-        kind = type(data).__name__
-        try:
-            appended = await self._publisher.publish(
-                data, event_id=f"{kind}/{uuid4()}", basis=self._state().revision
-            )
-        except LedgerError as error:
-            raise RequestRefused(
-                503, f"not appended: {error}", fix="ask again in a moment"
-            ) from None
-        return ActAnswer(
-            revision=appended.revision or 0, event=kind, target=name, by=person.name,
-            reason=getattr(data, "reason", ""),
-        )  # fmt: skip
 
 
 async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:

@@ -149,18 +149,19 @@ class Gate:
         if audience is Audience.DOCTOR:
             await self.require(person, READ_DOCTOR)
             return await handle(request)
-        request[STILL] = Still(lambda: self._may_go_on(request))
+
+        async def may_go_on() -> bool:
+            """Whether his token is still good, and he reads as much as at the beginning."""
+            try:
+                person = await self.known(token_of(request))
+                return SIGHT in request or await self.may(person, READ_ALL)
+            except RequestRefused:
+                return False
+
+        request[STILL] = Still(may_go_on)
         if await self.may(person, READ_ALL):
             return await handle(request)
         return await self._of_tenant(request, person, handle, endpoint)
-
-    async def _may_go_on(self, request: web.Request) -> bool:
-        """Whether his token is still good, and he reads as much as at the beginning."""
-        try:
-            person = await self.known(token_of(request))
-            return SIGHT in request or await self.may(person, READ_ALL)
-        except RequestRefused:
-            return False
 
     async def _of_tenant(
         self, request: web.Request, person: Person, handle: Handle, endpoint: Endpoint | None

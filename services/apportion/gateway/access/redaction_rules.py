@@ -123,11 +123,6 @@ def _entry(answer: Entry, sees: Sees) -> Entry:
     return structs.replace(shown, event=event)
 
 
-def _event_names(answer: Entry) -> Iterable[str]:
-    event = answer.event
-    return event_namespaces(event.get("data")) if isinstance(event, dict) else ()
-
-
 def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
     """Without configuration and limits, which may name anybody, nor words about pods of others."""
     shown: DiffAnswer = redacted(answer, sees)
@@ -213,21 +208,22 @@ def _fleet(answer: Fleet, sees: Sees) -> Fleet:
     return shown
 
 
-def _users(answer: Fleet) -> Iterable[str]:
-    return {use[0].partition("/")[0] for row in answer.used for use in row.shares}
-
-
 LOOKS: Final[Mapping[Any, Look]] = {
     GangPage: Look(GangPage, _gangs),
     LinesAnswer: Look(LinesAnswer, _lines),
     QuotaPage: Look(QuotaPage, _quotas),
-    LogEntry: Look(Entry, _entry, _event_names),
+    LogEntry: Look(
+        Entry, _entry,
+        lambda it: event_namespaces(it.event.get("data")) if isinstance(it.event, dict) else (),
+    ),
     DiffAnswer: Look(DiffAnswer, _differences),
     TimelineAnswer: Look(TimelineAnswer, _timeline),
     ReportAnswer: Look(ReportAnswer, _report, _keys),
     IdleAnswer: Look(IdleAnswer, _report, _keys),
-    FleetAnswer: Look(Fleet, _fleet, _users),
-}
+    FleetAnswer: Look(
+        Fleet, _fleet, lambda it: {u[0].partition("/")[0] for row in it.used for u in row.shares}
+    ),
+}  # fmt: skip
 """Answers of which a tenant sees more or less than what their fields declare."""
 OF_ERRORS: Final = Look(ErrorAnswer)
 """What a tenant sees of an error, at any path."""

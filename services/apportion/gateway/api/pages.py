@@ -131,11 +131,11 @@ def placements(state: State, query: PodsQuery) -> PlacementPage:
 
 def nodes(state: State, query: PageQuery) -> NodePage:
     """A page of the nodes, in the order of their names."""
-    names, more = _names(state.nodes, query)
+    names, behind = _names(state.nodes, query)
     return NodePage(
         revision=state.revision,
         items=tuple(node_answer(state.nodes[name]) for name in names),
-        next=names[-1] if more else "",
+        next=behind,
     )
 
 
@@ -163,21 +163,21 @@ def devices(state: State, query: DevicesQuery) -> DevicePage:
 
 def gangs(state: State, query: PageQuery) -> GangPage:
     """A page of the gangs, in the order of their names."""
-    names, more = _names(state.groups, query)
+    names, behind = _names(state.groups, query)
     return GangPage(
         revision=state.revision,
         items=tuple(gang_answer(state, name, state.groups[name]) for name in names),
-        next=names[-1] if more else "",
+        next=behind,
     )
 
 
 def queues(state: State, query: PageQuery) -> QueuePage:
     """A page of the queues that somebody told of, in the order of their names."""
-    names, more = _names(state.queues, query)
+    names, behind = _names(state.queues, query)
     return QueuePage(
         revision=state.revision,
         items=queue_answers(state, names),
-        next=names[-1] if more else "",
+        next=behind,
     )
 
 
@@ -185,23 +185,25 @@ def quotas(state: State, query: QuotasQuery) -> QuotaPage:
     """A page of the quotas of devices, by namespace and name, which are one name with a slash."""
     among = [query.namespace] if query.namespace else state.quotas
     there = (f"{space}/{name}" for space in among for name in state.quotas.get(space, ()))
-    names, more = _names(there, query)
+    names, behind = _names(there, query)
     parts = (name.partition("/") for name in names)
     return QuotaPage(
         revision=state.revision,
         items=quota_answers(state, ((space, own) for space, _, own in parts)),
-        next=names[-1] if more else "",
+        next=behind,
     )
 
 
-def _names(of: Iterable[str], query: PageQuery) -> tuple[list[str], bool]:
+def _names(of: Iterable[str], query: PageQuery) -> tuple[list[str], str]:
+    """The names of a page, and behind which one the next goes on; empty where none follows."""
     behind = natural(query.after) if query.after else None
     names = heapq.nsmallest(
         query.limit + 1,
         (name for name in of if behind is None or natural(name) > behind),
         key=natural,
     )
-    return names[: query.limit], len(names) > query.limit
+    more = len(names) > query.limit
+    return names[: query.limit], names[query.limit - 1] if more else ""
 
 
 def _pods(state: State, query: PodsQuery) -> Iterator[PodState]:

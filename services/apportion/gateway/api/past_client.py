@@ -124,13 +124,24 @@ class PastClient:
             await self._end()
             await self._remove_folder()  # of one that died
             self._folder = Path(tempfile.mkdtemp(prefix="apportion-past-"))
-            socket = self._folder / SOCKET
+            config, socket = self._config, self._folder / SOCKET
             kept = self._options.kept or self._folder / "kept"
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", MODULE, str(socket), str(kept),
                 str(self._options.archives or ""), str(self._options.prices or ""),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, **_environment(self._config)},
+                # As this gateway's own, but that the child's health is nobody's business.
+                env={
+                    **os.environ,
+                    ENVIRONMENT["nats_url"]: config.nats_url,
+                    ENVIRONMENT["nats_key"]: str(config.nats_key or ""),
+                    ENVIRONMENT["nats_token"]: str(config.nats_token or ""),
+                    ENVIRONMENT["ledger_key"]: str(config.ledger_key or ""),
+                    ENVIRONMENT["health"]: "127.0.0.1:0",
+                    ENVIRONMENT["log_level"]: config.log_level,
+                    ENVIRONMENT["log_format"]: config.log_format,
+                    ENVIRONMENT["stop_timeout_s"]: str(LEAVE_S / 2),
+                },
             )  # fmt: skip
             async with asyncio.timeout(BEGIN_S):
                 heard = self._process.stdout
@@ -168,17 +179,3 @@ class PastClient:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-
-
-def _environment(config: ServiceConfig) -> dict[str, str]:
-    """The settings of this gateway as its child reads them; its health is nobody's business."""
-    return {
-        ENVIRONMENT["nats_url"]: config.nats_url,
-        ENVIRONMENT["nats_key"]: str(config.nats_key or ""),
-        ENVIRONMENT["nats_token"]: str(config.nats_token or ""),
-        ENVIRONMENT["ledger_key"]: str(config.ledger_key or ""),
-        ENVIRONMENT["health"]: "127.0.0.1:0",
-        ENVIRONMENT["log_level"]: config.log_level,
-        ENVIRONMENT["log_format"]: config.log_format,
-        ENVIRONMENT["stop_timeout_s"]: str(LEAVE_S / 2),
-    }

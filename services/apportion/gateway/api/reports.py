@@ -114,12 +114,30 @@ class Reports:
         asked = await self._asked(request.path.rpartition("/")[2], query)
         try:
             async with asyncio.timeout(SECONDS):
-                return await self._made(asked, query.format)
+                reading = await read(self._ledger, asked, self._clock.now())
+                if query.format == "focus":
+                    return _csv_response(as_focus(asked, reading))
+                answer = await answered(asked, reading)
+                in_csv = query.format == "csv"
+                return _csv_response(as_csv(answer)) if in_csv else json_response(answer)
         except TimeoutError:
             raise RequestRefused(
                 503, f"the report took longer than {SECONDS:g} s", field="from",
                 fix="ask for a shorter time, or use `apportion report` with --nats",
             ) from None  # fmt: skip
+        except PeriodError as error:
+            raise RequestRefused(400, field=error.field, rest=error.rest, fix=error.fix) from None
+        except TooEarly as error:
+            raise RequestRefused(
+                404, str(error), field="from",
+                fix="begin later, or use `apportion report --archive FILE`",
+            ) from None  # fmt: skip
+        except TooMuch as error:
+            raise RequestRefused(400, str(error), field="by", fix="ask for less") from None
+        except PriceError as error:
+            raise self._no_money(error) from None
+        except (LedgerError, UnknownEvent) as error:
+            raise RequestRefused(503, str(error), fix="ask again later; see /readyz") from None
 
     async def _asked(self, report: str, query: ReportQuery) -> Asked:
         try:
@@ -160,27 +178,6 @@ class Reports:
             f"the gateway's price file {self._prices} cannot be used: {error}",
             fix="mend that file; the next report reads it anew",
         )
-
-    async def _made(self, asked: Asked, form: str) -> web.StreamResponse:
-        try:
-            reading = await read(self._ledger, asked, self._clock.now())
-            if form == "focus":
-                return _csv_response(as_focus(asked, reading))
-            answer = await answered(asked, reading)
-            return _csv_response(as_csv(answer)) if form == "csv" else json_response(answer)
-        except PeriodError as error:
-            raise RequestRefused(400, field=error.field, rest=error.rest, fix=error.fix) from None
-        except TooEarly as error:
-            raise RequestRefused(
-                404, str(error), field="from",
-                fix="begin later, or use `apportion report --archive FILE`",
-            ) from None  # fmt: skip
-        except TooMuch as error:
-            raise RequestRefused(400, str(error), field="by", fix="ask for less") from None
-        except PriceError as error:
-            raise self._no_money(error) from None
-        except (LedgerError, UnknownEvent) as error:
-            raise RequestRefused(503, str(error), fix="ask again later; see /readyz") from None
 
 
 def _csv_response(text: str) -> web.Response:

@@ -39,26 +39,24 @@ class Cells:
         if self.all:
             ns = max(ns, self.all[-1].to_ns)
         self.all.append(Cell(revision, revision, ns, ns, {kind: 1}))
-        if len(self.all) >= CELLS_MAX:
-            self._merge()
-
-    def encode(self) -> bytes:
-        """All as bytes, which `Cells` takes again."""
-        return _encode(self.all)
-
-    def _merge(self) -> None:
-        """Neighbours become one as long as that is short: half of the cells at most are left."""
+        if len(self.all) < CELLS_MAX:
+            return
+        # Neighbours become one as long as that is short: half of the cells at most are left.
         shortest_ns = (self.all[-1].to_ns - self.all[0].from_ns) // (CELLS_MAX // 4)
         merged = [self.all[0]]
         for cell in self.all[1:]:
             last = merged[-1]
             if cell.to_ns - last.from_ns <= shortest_ns:
                 last.last, last.to_ns = cell.last, cell.to_ns
-                for kind, count in cell.counts.items():
-                    last.counts[kind] = last.counts.get(kind, 0) + count
+                for each, count in cell.counts.items():
+                    last.counts[each] = last.counts.get(each, 0) + count
             else:
                 merged.append(cell)
         self.all = merged
+
+    def encode(self) -> bytes:
+        """All as bytes, which `Cells` takes again."""
+        return _encode(self.all)
 
 
 def binned(

@@ -74,7 +74,12 @@ class PastStates:
             state = self._kept.pop(revision, None) or await self._folded(revision)
             self._kept[revision] = state
             while len(self._kept) > self._kept_max or (  # the newest few; of large ones the newest
-                len(self._kept) > 1 and sum(map(_items, self._kept.values())) > self._items_max
+                len(self._kept) > 1
+                and sum(
+                    len(each.nodes) + len(each.node_of_device) + len(each.pods)
+                    for each in self._kept.values()
+                )
+                > self._items_max
             ):
                 self._kept.popitem(last=False)
         return state
@@ -99,9 +104,11 @@ class PastStates:
             checkpoint = self._checkpoints.newest(revision)
             best = max(near, checkpoint)
             if revision - best > FAR_EVENTS or best + 1 < first:
-                snapshot = await self._snapshot(best, revision)
-                if snapshot is not None:
-                    return snapshot
+                for stored in await self._snapshots.stored():  # the schedulers', the newest first
+                    if best < stored.revision <= revision:
+                        snapshot = await self._snapshots.load(stored)
+                        if snapshot is not None:
+                            return snapshot
             if near and near >= checkpoint and near in self._kept:
                 return self._kept.pop(near)
             if not checkpoint:
@@ -109,15 +116,6 @@ class PastStates:
             state = await asyncio.to_thread(self._checkpoints.load, checkpoint)
             if state is not None:
                 return state
-
-    async def _snapshot(self, after: int, upto: int) -> State | None:
-        """The newest snapshot of the schedulers in between."""
-        for stored in await self._snapshots.stored():
-            if after < stored.revision <= upto:
-                state = await self._snapshots.load(stored)
-                if state is not None:
-                    return state
-        return None
 
     async def beginning(self) -> int:
         """The oldest revision that can be looked at."""
@@ -128,7 +126,3 @@ class PastStates:
         known += self._checkpoints.revisions[:1]
         usable = [revision for revision in known if revision >= first - 1]
         return min(usable, default=first)
-
-
-def _items(state: State) -> int:
-    return len(state.nodes) + len(state.node_of_device) + len(state.pods)
