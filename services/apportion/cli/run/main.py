@@ -106,7 +106,15 @@ def command(
     config = manifest_config_now(where)
     asked = Asked(memory, cores, count)
     draft = draft_of(document(this, command_line[0], asked, config), config)
-    room_for(asked, node, _node(where, node))
+    try:
+        with contextlib.closing(Gateway(where.gateway_url())) as gateway:
+            detail = gateway.ask("nodes", node, answer=NodeDetail)
+    except NotFound as error:
+        raise NotFound(
+            f"{error}; this machine is one once `apportion up --gpus local` runs here, or an "
+            "agent with --runs (and another name than the host's is told by --node)"
+        ) from None
+    room_for(asked, node, detail)
 
     async def submitted(ledger: JetStreamLedger) -> Submitted:
         """The pod, where there is an agent to start its command."""
@@ -127,18 +135,6 @@ def command(
         tell(f"its command did not start: {error.message}")
         raise
     _become(command_line, pod.uid, share)
-
-
-def _node(where: Where, node: str) -> NodeDetail:
-    """Raises NotFound where the ledger has no such machine, Unreachable."""
-    try:
-        with contextlib.closing(Gateway(where.gateway_url())) as gateway:
-            return gateway.ask("nodes", node, answer=NodeDetail)
-    except NotFound as error:
-        raise NotFound(
-            f"{error}; this machine is one once `apportion up --gpus local` runs here, or an "
-            "agent with --runs (and another name than the host's is told by --node)"
-        ) from None
 
 
 def _become(command_line: tuple[str, ...], pod: str, share: Started) -> None:

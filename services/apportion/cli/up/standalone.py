@@ -14,7 +14,6 @@ import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -100,7 +99,19 @@ class Up:
         except asyncio.CancelledError:
             return 0
         finally:
-            await self._stop()
+            if self._telling is not None:
+                self._telling.cancel()
+            started = self._supervisor.started
+            if started:
+                self._say("stopping")
+                with contextlib.suppress(OSError):
+                    (self._wanted.data / CONNECTION).unlink(missing_ok=True)
+            await self._supervisor.stop()
+            self._any_port.release()
+            if self._wanted.ephemeral:
+                shutil.rmtree(self._wanted.data, ignore_errors=True)
+            if started:
+                self._say("everything has ended")
 
     async def _work(self) -> int:
         await self._start()
@@ -173,21 +184,6 @@ class Up:
         environment = self._supervisor.server.environment_for(name)
         self._supervisor.start(Child(name, arguments, environment, log))
 
-    async def _stop(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-        started = self._supervisor.started
-        if started:
-            self._say("stopping")
-            with contextlib.suppress(OSError):
-                (self._wanted.data / CONNECTION).unlink(missing_ok=True)
-        await self._supervisor.stop()
-        self._any_port.release()
-        if self._wanted.ephemeral:
-            shutil.rmtree(self._wanted.data, ignore_errors=True)
-        if started:
-            self._say("everything has ended")
-
     def _write_connection(self) -> None:
         connection = Connection(
             gateway=f"http://{self._gateway}", processes=self._supervisor.pids()
@@ -252,6 +248,15 @@ class Up:
     def _tell_how_to_look(self) -> None:
         found = urlsplit(self._supervisor.server.url_for("auditor"))
         url = f"nats://auditor:PASSWORD@{found.hostname}:{found.port}"
+        # What makes `apportion` a command of another terminal, whose PATH has not what ours has
+        # from an environment that is active.
+        scripts, path, to_call = sysconfig.get_path("scripts"), os.get_exec_path(), list[str]()
+        if sys.prefix != sys.base_prefix:
+            path = [each for each in path if each != scripts]
+        if not shutil.which("apportion", path=os.pathsep.join(path)):
+            activate = Path(scripts, "activate")
+            quoted = shlex.quote(str(activate if activate.exists() else scripts))
+            to_call = [f"  . {quoted}" if activate.exists() else f"  PATH={quoted}:$PATH"]
         prefix, login = elsewhere(self._wanted.data), ""
         if token := os.environ.get(TOKEN_ENV):
             file = shlex.quote(str(Path(token).absolute()))
@@ -260,7 +265,7 @@ class Up:
         for line in (
             f"In a browser, the console: http://{self._gateway}/",
             "Look further, in a second terminal:",
-            *_how_to_call(),
+            *to_call,
             f"  {prefix}apportion top",
             f"  {prefix}apportion get pods",
             f"  {prefix}apportion why POD",
@@ -272,20 +277,6 @@ class Up:
             f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
         ):
             self._out.print(plain(line), soft_wrap=True)
-
-
-def _how_to_call() -> Iterator[str]:
-    """What makes `apportion` a command of another terminal, whose PATH has not what ours has from
-    an environment that is active.
-    """
-    scripts, path = sysconfig.get_path("scripts"), os.get_exec_path()
-    if sys.prefix != sys.base_prefix:
-        path = [each for each in path if each != scripts]
-    if shutil.which("apportion", path=os.pathsep.join(path)):
-        return
-    activate = Path(scripts, "activate")
-    quoted = shlex.quote(str(activate if activate.exists() else scripts))
-    yield f"  . {quoted}" if activate.exists() else f"  PATH={quoted}:$PATH"
 
 
 def check_ports(gateway: str, nats_port: int) -> None:

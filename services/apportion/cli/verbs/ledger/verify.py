@@ -261,7 +261,11 @@ async def _verify_ledger(
             said = [*read_said(before), *await stream.read_said(ledger.wire)]
             state = State(rules=rules_of(said))
         else:
-            state = await _begin(snapshots, start, info.state.first_seq)
+            # At or before the start, or where that is dropped, the oldest state that is there.
+            first = info.state.first_seq
+            state = await snapshots.restore(at_most=start - 1) if start >= first else State()
+            if state.revision + 1 < first:
+                state = await snapshots.oldest(first) or State(rules=await snapshots.rules())
         start = max(start, state.revision + 1) if info.state.first_seq > start else start
         verification = _Verification(Auditor(state, start=start), start=start, last=last or newest)
         verification.use(receipts)
@@ -277,15 +281,6 @@ async def _verify_ledger(
         if receipts is not None and last is None and not verification.broken:
             verification.hold(receipts.finish(state.revision + 1))
         return verification.outcome()
-
-
-async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
-    """The state to begin with: one at or before the start, or where that is dropped, the oldest."""
-    if start >= first:
-        state = await snapshots.restore(at_most=start - 1)
-        if state.revision + 1 >= first:
-            return state
-    return await snapshots.oldest(first) or State(rules=await snapshots.rules())
 
 
 async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
