@@ -259,7 +259,7 @@ async def replace(
                         f"revision {newest}; the same again looks at it anew"
                     )
                 data = PodGone(uid=pod.uid, reason=f"replaced by {person('')}")
-                own_id = f"{pod.uid}/gone/{uuid4()}"  # not that of an end that somebody else writes
+                own_id = f"{pod.uid}/gone/{uuid4()}"  # an end of another writer has another
                 drafts.append(publisher.draft(data, event_id=own_id, basis=basis, expect=newest))
             done += pods_of(new, await commit.append_group(drafts))
     return done

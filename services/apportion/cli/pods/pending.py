@@ -159,7 +159,7 @@ async def wait_for_room(
     priorities: Mapping[str, int],
     wait_s: float,
 ) -> dict[str, Why]:
-    """How those stand that are refused, once nobody goes for them or `wait_s` is over; see `whys`.
+    """The answers for the refused pods, once none is evicted for them or `wait_s` is over.
 
     `priorities` has those for which others may go, by `namespace/name`. Raises as `Awaited.wait`.
     """
@@ -204,5 +204,5 @@ async def wait_for_room(
 
 
 def evicted_for(gone: list[str]) -> str:
-    """What is said after the place of a pod for which these had to go; empty where nobody had."""
+    """The words behind the place of a pod for which these were evicted; empty for none."""
     return f"; evicted for it: {listed(gone)}" if gone else ""

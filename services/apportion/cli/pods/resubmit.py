@@ -86,7 +86,7 @@ class Anew:
                 self._publisher.draft(each, event_id=f"{each.uid}/submitted", basis=basis, expect=0)
                 for each in again
             ]
-            # An id of its own: the end that somebody else wrote is another event than ours.
+            # An id of its own: an end that another writer appends is another event than ours.
             drafts += [
                 self._publisher.draft(
                     PodGone(uid=uid, reason=self._reason),

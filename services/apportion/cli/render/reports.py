@@ -95,7 +95,7 @@ def rows_of(
     digits = digits_of(chain(granted, *parts.values()))
     used = {
         "WORK": [_percent(row) if row else "" for row in held],
-        # Nothing where nobody has measured it; a node that measures work measures memory too.
+        # Empty where no node has measured it; a node that measures work measures memory too.
         "GiB HOURS USED": figures(
             row.used_gib_hours if row and (row.used_gib_hours or row.reported_gpu_hours) else None
             for row in held

@@ -72,7 +72,7 @@ def leave_behind(duty: Duty) -> Callable[[str], None]:
         os.waitpid(first, 0)
 
         def told(why: str) -> None:
-            with suppress(BrokenPipeError):  # somebody has killed the guardian
+            with suppress(BrokenPipeError):  # the guardian was killed
                 os.write(tell, why.encode()[:_WHY_BYTES_MAX])
 
         return told
@@ -80,7 +80,7 @@ def leave_behind(duty: Duty) -> Callable[[str], None]:
         os.setsid()
         if os.fork() == 0:
             why = fcntl.fcntl(heard, fcntl.F_DUPFD_CLOEXEC, _STANDARD)
-            # Hold nothing open that whoever waits for the command waits for.
+            # Close what a parent of the command waits for.
             os.closerange(0, why)
             os.closerange(why + 1, _DESCRIPTORS_MAX)
             nothing = os.open(os.devnull, os.O_RDWR)

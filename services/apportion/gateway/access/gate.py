@@ -199,7 +199,7 @@ class Gate:
         body = await masked(answer.body, look_at(endpoint) if done else OF_ERRORS)
         if done and searched:
             body = narrowed(body, request.query)
-        if as_line:  # the whole answer as the one line of a plan that is told line by line
+        if as_line:  # the client asked for lines: the whole answer is one
             line = {"answer" if done else "error": msgspec.Raw(body), "status": answer.status}
             return web.Response(body=msgspec.json.encode(line) + b"\n", content_type=LINES)
         response = json_response(msgspec.Raw(body), status=answer.status, compressed=True)
@@ -225,7 +225,7 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
     might.
     """
     origin = request.headers.get(hdrs.ORIGIN)
-    # Where nobody told what origin is ours, by the host that was asked.
+    # Without --public-url our origin is the host that was asked.
     if origin is not None and (
         urlsplit(origin).netloc != request.host if public is None else origin != public.origin
     ):

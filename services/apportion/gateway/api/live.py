@@ -117,7 +117,7 @@ class EventStream:
                     headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
                 )
                 await response.prepare(request)
-                # Where nobody can say what he may see, he comes back, and is told so then.
+                # If the login cannot answer, the client reconnects and gets the refusal then.
                 with contextlib.suppress(ConnectionError, RequestRefused):
                     await self._write(request, response, cursor)
                 return response

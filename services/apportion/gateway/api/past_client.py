@@ -130,7 +130,7 @@ class PastClient:
                 sys.executable, "-m", MODULE, str(socket), str(kept),
                 str(self._options.archives or ""), str(self._options.prices or ""),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                # As this gateway's own, but that the child's health is nobody's business.
+                # As this gateway's own, except that the child's health port is not shared.
                 env={
                     **os.environ,
                     ENVIRONMENT["nats_url"]: config.nats_url,

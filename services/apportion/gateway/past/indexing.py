@@ -197,7 +197,7 @@ class Indexer:
     def _count(self, revision: int, said: str, kind: str) -> None:
         ns = self.stored_ns()
         if not ns:
-            with suppress(ValueError):  # then nobody knows
+            with suppress(ValueError):  # the event gives no time
                 ns = int(datetime.fromisoformat(said).timestamp() * _NS)
         self.cells.add(revision, ns, kind)
 

@@ -119,8 +119,8 @@ async def _begin(
     first, last = await chronicle.span()
     revision = index.revision
     if revision and first - 1 <= revision <= last:
-        # Unless the newest event of the index is the ledger's, that was put back, or made again.
-        # Where the ledger has dropped it nobody can tell, and the stream is the same.
+        # If the index's newest event is not the ledger's, the ledger was restored or made again.
+        # A ledger that has dropped that event is taken for the same: its stream is.
         records = await chronicle.records([revision])
         is_of = all(record_digest(r) == index.kept("record") for r in records)
         state = checkpoints.load(revision) if is_of else None

@@ -137,8 +137,8 @@ def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> No
     heard = not found.silent and with_ledger(where.reach(), lambda ledger: _is_heard(ledger, node))
     already = heard if order.verb == "return" else not heard
     _obeyed(where, node, order)  # also where it is so: a node may be silent and not be lost
-    # It is back when we say so, and a second `return` finds nothing to do, once the ledger has
-    # heard of the node again. The time of a few beats is enough where somebody listens.
+    # Wait until the ledger has heard of the node again, so that a second `return` finds nothing to
+    # do. A few beats are enough where an intake runs.
     end_s = time.monotonic() + BEATS_ENOUGH * AGENT_BEAT_S
     while order.verb == "return" and found.silent and time.monotonic() < end_s:
         found = gateway.ask("nodes", node, answer=NodeDetail).node

@@ -60,7 +60,7 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
         node = page.items[-1].node if page.items else ""
     revision = page.revision
     moment: dict[str, object] = {"at" if at or since else "at_least": revision}
-    if not node:  # of nobody that held it is the node known, so the device says
+    if not node:  # no pod held the device, so its own row has the node
         _, devices = gateway.items("devices", DeviceAnswer, moment)
         node = next((d.node for d in devices if device_names.means(target, d.device)), "")
     detail: NodeDetail | None = None

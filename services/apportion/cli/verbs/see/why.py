@@ -113,7 +113,7 @@ def show_why(out: Console, why: Why) -> None:
         show_placed(out, why.placed)
     if why.refused:
         show_refused(out, why.refused)
-    # A pod waits since its submission, so of its refusal it is told that it is the newest.
+    # A pod waits since its submission; a refusal in its history is the newest one.
     named = {"refused": "last found no place"}
     steps = ", ".join(
         f"{named.get(step.phase, step.phase)} at revision {step.revision}"
