@@ -287,14 +287,14 @@ class _Life:
         sums.expose(self._service.metrics)
         uses = Uses(self._feed.state, self._service.clock)
 
-        async def hear_uses() -> None:
+        async def listen_to_uses() -> None:
             """What shares use is nice to see; a server of before does not let this user hear it."""
             try:
                 await uses.listen(self._ledger)
             except NotPermitted as error:
                 self._service.log.warning("what shares use is not shown", error=str(error))
 
-        self._service.loop("uses", hear_uses)
+        self._service.loop("uses", listen_to_uses)
         doctor = Doctor(
             self._feed,
             self._ledger,

@@ -71,11 +71,11 @@ def leave_behind(duty: Duty) -> Callable[[str], None]:
         os.close(heard)
         os.waitpid(first, 0)
 
-        def told(why: str) -> None:
+        def explain(why: str) -> None:
             with suppress(BrokenPipeError):  # the guardian was killed
                 os.write(tell, why.encode()[:_WHY_BYTES_MAX])
 
-        return told
+        return explain
     try:
         os.setsid()
         if os.fork() == 0:
