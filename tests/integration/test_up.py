@@ -1,4 +1,7 @@
-"""`apportion up`: everything starts, the samples find places, and nothing is left behind."""
+"""`apportion up`: everything starts, the samples find places, and nothing is left behind.
+
+Tests about its processes start them as people do. All others take forks (tests/support/starts.py).
+"""
 
 import contextlib
 import json
@@ -16,13 +19,14 @@ from tests.support.ports import free_port
 from tests.support.standalone import APPORTION, Standalone
 from tests.support.tokens import people
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.executes]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SMALL = ("--no-samples", "--fleet", "1xT4")
 ANY = ("--nats-port", "0", "--port", "0")
 """Any free ports: what `up` itself finds."""
 FROM_MONITOR = ("durability", "disk")
 
 
+@pytest.mark.executes
 def test_samples_find_places() -> None:
     """Every sample pod is placed on the samples' fleet and allocated, and the folder is gone."""
     with Standalone(None, *ANY, "--ephemeral", "--exit-after-samples") as up:
@@ -93,6 +97,7 @@ def test_a_login_takes_a_token_for_up_as_well(
             assert "hami" in done.stdout, done.stderr
 
 
+@pytest.mark.executes
 def test_no_argument_no_log_and_no_output_shows_a_secret(tmp_path: Path) -> None:
     """Whoever may list processes, or is sent a log, learns no password, seed or key of it."""
     data = tmp_path / "data"
@@ -111,7 +116,10 @@ def test_no_argument_no_log_and_no_output_shows_a_secret(tmp_path: Path) -> None
             assert not [text for text in said if secret in text]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.executes), signal.SIGTERM, signal.SIGHUP],
+)
 def test_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     """It says so, ends with 0, and no process and no connection file is left."""
     with Standalone(tmp_path / "data", *SMALL) as up:
@@ -133,6 +141,7 @@ def test_signal_while_starting(tmp_path: Path) -> None:
         up.nothing_left()
 
 
+@pytest.mark.executes
 def test_sigkill_leaves_nothing(tmp_path: Path) -> None:
     """`up` itself may be killed: the sentinel ends the rest, and the folder can be used again."""
     with Standalone(tmp_path / "data", *SMALL) as up:
@@ -156,6 +165,7 @@ def test_sigkill_of_sentinel_and_then_of_up(tmp_path: Path) -> None:
         up.nothing_left()
 
 
+@pytest.mark.executes
 def test_sigkill_of_the_fork_server(tmp_path: Path) -> None:
     """The services die with the process that they are forks of, and come back from another."""
     with Standalone(tmp_path / "data", *SMALL) as up:

@@ -3,7 +3,8 @@
 Importing is most of what a short-lived verb or service costs, and a lane starts thousands of them.
 `use(True)` makes `subprocess` and `asyncio` take a fork wherever a test would start
 `python -m apportion.cli.main ...` or a service. All other programs, and a start that differs in how
-Python itself behaves (`PYTHONPATH`, a locale, a terminal), are executed as ever.
+Python itself behaves (`PYTHONPATH`, a locale, a terminal), are executed as ever. The process that
+`apportion up` forks its services from is a fork of that `up`.
 
 Invariants: a fork is a child of the test's process, with a process ID, exit status, signals,
 environment, working directory and descriptors of its own, and `/proc` shows its own command line
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any, Final
 
 VERB: Final = ["-m", "apportion.cli.main"]
+UP_FORKS: Final = ["-m", "apportion.cli.up.fork_server"]
 SERVICE: Final = re.compile(r"\s*from apportion\.\w+\.main import command; command\(\)\s*")
 INTERPRETER: Final = re.compile(r"PYTHON|LD_|LC_|LANG|MALLOC_|GLIBC_|OPENSSL_")
 """Variables that are read before any of our code is: a fork would not notice a change of them."""
@@ -201,11 +203,34 @@ def _serve() -> None:
         orders.send(b"%d" % pid)
 
 
+def _fork_for_up(popen: subprocess.Popen[Any], *given: Any) -> None:
+    """`Popen._execute_child` of a fork: it has imported what the fork server of `up` would."""
+    asked = Asked(*given)
+    words = [os.fspath(each) for each in asked.args] if isinstance(asked.args, list | tuple) else []
+    if words[:3] != [sys.executable, *UP_FORKS] or len(list(Path("/proc/self/task").iterdir())) > 1:
+        _execute(popen, *given)
+        return
+    sys.stdout.flush()
+    popen.pid = os.fork()
+    if not popen.pid:
+        numbers = (asked.p2cread, asked.c2pwrite, asked.errwrite)
+        files = [os.dup(own if each == -1 else each) for own, each in enumerate(numbers)]
+        order = {
+            "words": words, "environment": dict(os.environ if asked.env is None else asked.env),
+            "folder": str(asked.cwd or Path.cwd()), "session": asked.start_new_session,
+        }  # fmt: skip
+        _become(order, files)
+    popen._child_created = True  # type: ignore[attr-defined]
+    popen._close_pipe_fds(*given[Asked._fields.index("p2cread") :][:6])  # type: ignore[attr-defined]
+
+
 def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
     """Be the process that was ordered, and run what it runs."""
     for own, number in enumerate(files):
         os.dup2(number, own)
         os.close(number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    subprocess.Popen._execute_child = _fork_for_up  # type: ignore[attr-defined]
     if order["session"]:
         os.setsid()
     os.chdir(order["folder"])
@@ -232,10 +257,9 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
             sys.argv = ["-c", *words[3:]]
             exec(compile(words[2], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
         else:
-            from apportion.cli import main  # noqa: PLC0415 - imported by now
-
-            sys.argv = [str(main.__file__), *words[3:]]
-            main.main()
+            module = importlib.import_module(words[2])
+            sys.argv = [str(module.__file__), *words[3:]]
+            module.main()
         _exit(0)
     except SystemExit as ended:
         _exit(ended.code)
