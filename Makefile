@@ -13,6 +13,8 @@ COMPILED := $(VENV)/.compiled
 # pip of the venv, or else the machine's own pip pointed at it: Debian leaves ensurepip out of python3.
 PIP = $$($(VENV)/bin/python -c 'import pip' 2>/dev/null && echo $(VENV)/bin/python || echo $(PYTHON)) -m pip --python $(VENV)/bin/python
 INSTALL = $(PIP) install --quiet --no-compile --disable-pip-version-check --no-input
+# A new checkout compiles only modules that are not in this folder. If it is empty, it compiles all of them.
+export APPORTION_COMPILED ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/apportion/compiled
 # What was compiled of other sources than these goes first: the import below would take it for theirs.
 STALE = find services -name '*.so' -delete; rm -f $(COMPILED)
 # What services import becomes bytecode once, also where PYTHONDONTWRITEBYTECODE says that a start leaves none: or
@@ -55,7 +57,7 @@ compile: $(DEV) $(COMPILED) ## the hot path, to machine code; without a C compil
 DIST ?= dist
 wheel: $(DEV) ## a wheel with the compiled modules, for every Linux whose glibc they run on (DIST=dist)
 	@rm -rf build/wheel
-	@$(PIP) wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@env -u APPORTION_OPTIMIZATION $(PIP) wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/auditwheel repair --wheel-dir $(DIST) build/wheel/*.whl
 
 sbom: $(DEV) ## the bill of materials, in CycloneDX (DIST=dist)
@@ -68,7 +70,7 @@ release: $(DEV) ## wheel, image, their bill of materials, and signed provenance 
 	@test -f "$(KEY)" || { echo "make release needs KEY=FILE, a key of: apportion receipt key FILE" >&2; exit 1; }
 	@[ -z "$$(ls -A $(DIST) 2>/dev/null)" ] || { echo "$(DIST) is not empty: name another folder by DIST=" >&2; exit 1; }
 	@[ -z "$$(git status --porcelain)" ] || { echo "commit first: make release signs what a commit has" >&2; exit 1; }
-	@$(MAKE) --no-print-directory wheel
+	@APPORTION_COMPILED= $(MAKE) --no-print-directory wheel
 	podman build --tag apportion:release --file deploy/docker/Dockerfile $(BUILD_ARGS) .
 	podman save --quiet --format oci-archive --output $(DIST)/apportion.oci.tar apportion:release
 	@$(VENV)/bin/python -m tools.bill $(DIST)/apportion.cdx.json --image apportion:release

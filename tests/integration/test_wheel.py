@@ -35,9 +35,10 @@ print(len(outdated()))
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, made as a person makes it."""
+    """The wheel, made as a person makes it, though tests ask for an unoptimised one."""
     folder = tmp_path_factory.mktemp("dist")
-    checked(["make", "wheel", f"DIST={folder}"], env=os.environ, timeout_s=500)
+    environment = os.environ | {"APPORTION_OPTIMIZATION": "-O0"}
+    checked(["make", "wheel", f"DIST={folder}"], env=environment, timeout_s=500)
     [made] = folder.glob("*.whl")
     return made
 
@@ -48,6 +49,14 @@ def test_it_has_every_listed_module_compiled(wheel: Path) -> None:
     listed = {str(source_of(each).with_suffix("")) for each in MODULES}
     assert {name.removesuffix(SUFFIX) for name in names if name.endswith(".so")} == listed
     assert {f"{each}.py" for each in listed} <= names
+
+
+def test_its_modules_are_optimised(wheel: Path) -> None:
+    """Each has the options of its compiler in a section; the last one of a kind counts."""
+    with zipfile.ZipFile(wheel) as archive:
+        modules = [name for name in archive.namelist() if name.endswith(".so")]
+        levels = {name: re.findall(rb" (-O\S+) ", archive.read(name)) for name in modules}
+    assert {name: found[-1] for name, found in levels.items()} == dict.fromkeys(modules, b"-O2")
 
 
 def test_it_has_the_console(wheel: Path) -> None:

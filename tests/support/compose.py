@@ -8,7 +8,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.support.containers import BASE, COMPOSE_FILE, ROOT, Podman, checked, prepare_wheels, tell
+from tests.support.containers import (
+    BASE,
+    CACHE,
+    COMPOSE_FILE,
+    ROOT,
+    Podman,
+    checked,
+    prepare_wheels,
+    tell,
+)
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 
@@ -144,13 +153,21 @@ class Compose:
 
 @functools.cache
 def build_image(podman: Podman) -> None:
-    """Build the image as the compose file says, with wheels from the cache; once for all tests."""
+    """Build the image as the compose file says, with wheels from the cache; once for all tests.
+
+    Modules are compiled without optimization, which takes a fifth of the time, and kept for the
+    next build. `tests/integration/test_wheel.py` has what ships.
+    """
     tell("building the image of docker-compose.yml")
     wheels = f"--volume={prepare_wheels()}:/wheels:ro"
     offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"
     base = f"--build-arg=BASE={BASE}"
     command = ["podman-compose", "--project-name", "apportion-build", "--file", str(COMPOSE_FILE)]
-    arguments = f"--podman-build-args=--pull=never {wheels} {offline} {base}"
+    compiled = CACHE / "compiled"
+    compiled.mkdir(exist_ok=True)
+    quick = f"--volume={compiled}:/compiled --build-arg=APPORTION_COMPILED=/compiled"
+    quick += " --build-arg=APPORTION_OPTIMIZATION=-O0"
+    arguments = f"--podman-build-args=--pull=never {wheels} {offline} {base} {quick}"
     environment = podman.environment()
     checked([*command, arguments, "build", "ledger"], env=environment, timeout_s=900)
 

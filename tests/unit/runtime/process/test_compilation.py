@@ -1,6 +1,7 @@
 """Compiled modules: all of the hot path or none, and none that is older than its source."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import hatch_build
 from apportion.core.placement.index import packed
 from apportion.runtime.process.compilation import SUFFIX, compiled, outdated
 from tests.support.golden import Golden
+from tests.tidy.tree import ROOT
 
 REQUIRED = "APPORTION_REQUIRE_COMPILED"
 
@@ -30,6 +32,33 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
     assert sorted(line for line in declared if line.startswith("cdef class")) == [
         f"cdef class {name}:" for name in sorted(types)
     ]
+
+
+@pytest.mark.skipif(bool(hatch_build.missing()), reason="nothing can be compiled here")
+@pytest.mark.timeout(300)
+def test_a_checkout_uses_modules_that_another_one_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If text, declarations, compiler and optimization are the same."""
+    small = "apportion.core.placement.pricing.sizes"
+    monkeypatch.setattr(hatch_build, "MODULES", {small: ()})
+    monkeypatch.setattr(hatch_build, "KEPT", str(tmp_path / "kept"))
+    made = []
+    for checkout, optimization in (("first", "-O0"), ("second", "-O0"), ("second", "-O1")):
+        monkeypatch.setattr(hatch_build, "SCRATCH", tmp_path / checkout)
+        monkeypatch.setattr(hatch_build, "OPTIMIZATION", optimization)
+        [file] = hatch_build.compile_all().values()
+        made.append(file)
+    assert [file.relative_to(tmp_path).parts[0] for file in made] == ["first", "kept", "second"]
+    assert made[0].read_bytes() == made[1].read_bytes()
+    assert [b" -O1 " in file.read_bytes() for file in made] == [False, False, True]
+
+
+def test_an_image_is_optimised_unless_a_test_builds_it() -> None:
+    """Neither the Dockerfile nor `make release` sets an optimization. For wheels: test_wheel.py."""
+    for text in ("deploy/docker/Dockerfile", "Makefile"):
+        set_there = re.findall(r"APPORTION_OPTIMIZATION\s*\S?=", (ROOT / text).read_text())
+        assert set_there == [], text
 
 
 def test_an_expression_is_copied_to_whoever_calls_it(golden: Golden) -> None:
