@@ -32,6 +32,9 @@ def answering(answers: Mapping[str, Answer]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
+        def do_POST(self) -> None:
+            self.do_GET()
+
         def log_message(self, *_: object) -> None:
             """Say nothing on the terminal of the tests."""
 

@@ -4,12 +4,16 @@ They stand beside `reads` and keep its rules: one definition for gateway and com
 with their unit, and the revision as of which each is.
 """
 
+from typing import Final
+
 from msgspec import Raw, field
 
 from apportion.core.answers.reads import Answer, Part
 from apportion.core.answers.visibility import (
+    EachItem,
     EventText,
     Everyone,
+    Made,
     Names,
     Namespace,
     Namespaces,
@@ -17,6 +21,10 @@ from apportion.core.answers.visibility import (
     OwnItems,
     People,
 )
+from apportion_schemas import Share
+
+READY: Final = "ready"
+"""The state of a node that takes pods."""
 
 
 class MomentAnswer(Answer, frozen=True):
@@ -37,13 +45,16 @@ class Bin(Answer, frozen=True):
 
 
 class MarkRow(Answer, frozen=True):
-    """An event that people look for on a line of time; `type` as in `Bin.counts`."""
+    """An event that people look for on a line of time; `type` as in `Bin.counts`, and `sentence` is
+    that of `parts`.
+    """
 
     revision: Everyone[int]
     time: Everyone[str]
     kind: Everyone[str]
-    sentence: People[str]
+    sentence: EventText[str] = ""
     type: Everyone[str] = ""
+    parts: EachItem[tuple[str | Part, ...]] = ()
 
 
 class TimelineAnswer(Answer, frozen=True):
@@ -73,11 +84,11 @@ class LogRow(Answer, frozen=True):
     type: Everyone[str]
     subject: OrEmpty[str]
     source: OrEmpty[str]
-    sentence: EventText[str]
+    sentence: EventText[str] = ""
     namespaces: Namespaces = ()
-    parts: People[tuple[str | Part, ...]] = ()
+    parts: tuple[str | Part, ...] = ()
     own: int = 0
-    clauses: People[tuple[str, ...]] = ()
+    clauses: tuple[str, ...] = ()
     healthy: bool | None = None
     reason: People[str] = ""
     priority: int = 0
@@ -157,28 +168,44 @@ class WhoPage(Answer, frozen=True):
     next: Everyone[str] = field(default="", name="continue")
 
 
+class Side(Answer, frozen=True, omit_defaults=True):
+    """What of one thing was, or is; nothing where all is empty.
+
+    `state` is a code, and `reason` why a device failed, or why it or its node was cordoned. A node
+    that joined has so many `cards`. A placement has a `node` and `shares`; a limit, a setting and
+    the policy have a `value`.
+    """
+
+    state: Everyone[str] = ""
+    reason: People[str] = ""
+    cards: Everyone[int | None] = None
+    node: Everyone[str] = ""
+    shares: Everyone[tuple[Share, ...]] = ()
+    value: Everyone[str] = ""
+
+
 class DiffRow(Answer, frozen=True):
     """What of one thing was, and is; by which event, and who is behind it.
 
-    `what` is the side of it that changed; an empty text is nothing. `revision` is 0 where no event
-    is known. `cause` is why a pod lost its place, as it was told when it ended: for whom it was
-    evicted, or who drained what, and why. Of a placement, the nodes and what was held there are in
-    fields of their own too.
+    `what` is the side of it that changed; `before` and `after` are made from `was` and `now`, and
+    `sentence` is that of `parts` and `clauses`, as in a `LogRow`. `revision` is 0 where no event is
+    known. `cause` is why a pod lost its place, as its end gave it: for whom it was evicted, or who
+    drained what, and why.
     """
 
     name: Names[str]
     what: Everyone[str]
-    before: People[str]
-    after: People[str]
+    was: Everyone[Side] = Side()
+    now: Everyone[Side] = Side()
+    before: Made[str] = ""
+    after: Made[str] = ""
     revision: Everyone[int] = 0
     time: Everyone[str] = ""
     by: People[str] = ""
-    sentence: People[str] = ""
+    sentence: EventText[str] = ""
+    parts: EachItem[tuple[str | Part, ...]] = ()
+    clauses: EachItem[tuple[str, ...]] = ()
     cause: People[str] = ""
-    node_before: Everyone[str] = ""
-    held_before: Everyone[str] = ""
-    node_after: Everyone[str] = ""
-    held_after: Everyone[str] = ""
 
 
 class DiffAnswer(Answer, frozen=True):

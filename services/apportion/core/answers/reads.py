@@ -408,10 +408,13 @@ class Step(Answer, frozen=True):
 
 
 class Part(Answer, frozen=True, omit_defaults=True):
-    """A name in a sentence: of a pod with its namespace, else of a node."""
+    """A name in a sentence: of a pod with its namespace, else of a node. Or what a person, a driver
+    or a program wrote, which is `quoted`.
+    """
 
     name: People[str]
     namespace: Annotated[str | None, Seen(Rule.NAMESPACE)] = None
+    quoted: Everyone[bool] = False
 
     @property
     def text(self) -> str:

@@ -44,7 +44,9 @@ class Rule(Enum):
     OWN_ITEMS = "own items"
     """Objects with a namespace each: those of other namespaces are left out."""
     EACH = "each"
-    """Objects with a namespace each, whatever the namespace of the object that holds them."""
+    """Objects with a namespace each, whatever the namespace of the object that holds them; texts
+    between them are everyone's.
+    """
     MADE = "made"
     """A sentence that is made from the other fields again after these were redacted."""
 
@@ -65,7 +67,7 @@ EachItem = Annotated[T, Seen(Rule.EACH)]
 Made = Annotated[T, Seen(Rule.MADE)]
 OrNone = Annotated[T, Seen(Rule.OWNERS, None)]
 OrEmpty = Annotated[T, Seen(Rule.OWNERS, "")]
-EventText = Annotated[T, Seen(Rule.PEOPLE, OF_OTHERS)]
-"""A sentence about an event, which people's reasons are part of."""
+EventText = Annotated[T, Seen(Rule.MADE, OF_OTHERS)]
+"""A sentence about an event, made from its parts; of an event of others it says just that."""
 Namespace = Annotated[str, Seen(Rule.NAMESPACE)]
 Namespaces = Annotated[tuple[str, ...], Seen(Rule.NAMESPACES)]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import structs
 
+from apportion.core.answers.past import READY, Side
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.health import failure
 from apportion.core.explain.text.constraint_text import of_resource
@@ -20,7 +21,6 @@ from apportion.core.explain.text.event_text import (
     limit_name,
     policy_words,
     quota_name,
-    shares_words,
 )
 from apportion.core.explain.text.natural import natural
 from apportion.core.ledger.state import NodeState, State
@@ -53,7 +53,7 @@ from apportion_schemas import (
 )
 
 VALUE_CHARS_MAX = 200
-READY, GONE, OK, WAITS = "ready", "gone", "ok", "waits"
+GONE, OK, FAILED, WAITS = "gone", "ok", "failed", "waits"
 WHOLE_LIMIT = "limit"
 """What differs of a limit that came or left."""
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -67,17 +67,12 @@ class Held(NamedTuple):
     shares: tuple[Share, ...]
 
     @property
-    def words(self) -> str:
-        """As in `node-1: GPU-1a2b3c4d 3,000 MiB`."""
-        return f"{self.node}: {self.holds}" if self.node else ""
-
-    @property
-    def holds(self) -> str:
-        """The same without the node."""
-        return shares_words(self.shares) if self.node else ""
+    def side(self) -> Side:
+        """The same as a side of a difference."""
+        return Side(node=self.node, shares=self.shares)
 
 
-_NOTHING = Held("", "", ())
+_NOTHING = Side()
 
 
 class Picture(NamedTuple):
@@ -89,19 +84,19 @@ class Picture(NamedTuple):
 
     revision: int
     placements: dict[str, Held]
-    nodes: dict[str, dict[str, str]]
-    devices: dict[str, dict[str, str]]
+    nodes: dict[str, dict[str, Side]]
+    devices: dict[str, dict[str, Side]]
     configuration: Configuration
     policy: PolicyChanged
     cards: dict[str, int]
     owners: dict[str, str]
     waiting: dict[str, str]
-    limits: dict[str, dict[str, str]]
+    limits: dict[str, dict[str, Side]]
 
     def joined(self, before: "Picture", node: str) -> bool:
         """Whether the node is there now, and nobody had told of it before."""
         now, was = self.nodes.get(node), before.nodes.get(node)
-        return _is_there(now) and (was is None or not was["state"])
+        return _is_there(now) and (was is None or not was["state"].state)
 
 
 class Part(NamedTuple):
@@ -117,18 +112,15 @@ class Part(NamedTuple):
 
 class Difference(NamedTuple):
     """One thing, what of it changed, and what that was and is; `key` is a uid for a pod, that of
-    the newer one where two had the name, and `left` then that of the other. `was` and `now` are
-    the placements of a pod.
+    the newer one where two had the name, and `left` then that of the other.
     """
 
     key: str
     name: str
     what: str
-    before: str
-    after: str
+    was: Side
+    now: Side
     left: str = ""
-    was: Held = _NOTHING
-    now: Held = _NOTHING
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
@@ -174,11 +166,9 @@ def placements(before: Picture, after: Picture) -> Iterator[Difference]:
         was, now = before.placements.get(uid), after.placements.get(uid)
         if was == now:
             continue
-        left, came = pairs.setdefault((now or was or _NOTHING).name, ([], []))
-        if was is not None:
-            left.append(uid)
-        if now is not None:
-            came.append(uid)
+        for held, at in ((was, 0), (now, 1)):
+            if held is not None:
+                pairs.setdefault(held.name, ([], []))[at].append(uid)
     for name in sorted(pairs, key=natural):
         yield from _moves(name, *pairs[name], before, after)
 
@@ -191,11 +181,11 @@ def _moves(
     left = both + [uid for uid in left if uid not in both]
     came = both + [uid for uid in came if uid not in both]
     for at in range(max(len(left), len(came))):
-        was = before.placements[left[at]] if at < len(left) else _NOTHING
-        now = after.placements[came[at]] if at < len(came) else _NOTHING
+        was = before.placements[left[at]].side if at < len(left) else _NOTHING
+        now = after.placements[came[at]].side if at < len(came) else _NOTHING
         key = came[at] if at < len(came) else left[at]
         gone = left[at] if at < len(left) and left[at] != key else ""
-        yield Difference(key, name, "placement", was.words, now.words, gone, was, now)
+        yield Difference(key, name, "placement", was, now, gone)
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
@@ -203,9 +193,8 @@ def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
     was, now = before.waiting, after.waiting
     changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
     for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):
-        yield Difference(
-            uid, name, "waiting", WAITS if uid in was else "", WAITS if uid in now else ""
-        )
+        one, other = (Side(state=WAITS) if uid in there else _NOTHING for there in (was, now))
+        yield Difference(uid, name, "waiting", one, other)
 
 
 def nodes(before: Picture, after: Picture) -> Iterator[Difference]:
@@ -225,7 +214,7 @@ def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
     was, now = structs.asdict(before.configuration), structs.asdict(after.configuration)
     for key, value in now.items():
         if was[key] != value:
-            yield Difference(key, key, key, _value(was[key]), _value(value))
+            yield Difference(key, key, key, Side(value=_value(was[key])), Side(value=_value(value)))
 
 
 def limits(before: Picture, after: Picture) -> Iterator[Difference]:
@@ -237,9 +226,13 @@ def policy(before: Picture, after: Picture) -> Iterator[Difference]:
     """How nodes and devices are preferred."""
     if before.policy is after.policy:
         return
-    was, now = policy_words(before.policy), policy_words(after.policy)
+    was, now = (
+        (each.node_policy, each.node_weights, each.device_policy)
+        for each in (before.policy, after.policy)
+    )
     if was != now:
-        yield Difference("policy", "policy", "policy", was, now)
+        one, other = (Side(value=policy_words(each.policy)) for each in (before, after))
+        yield Difference("policy", "policy", "policy", one, other)
 
 
 LISTS: Mapping[str, Callable[[Picture, Picture], Iterator[Difference]]] = {
@@ -258,20 +251,15 @@ def _nodes_shown(before: Picture, after: Picture) -> Iterator[Difference]:
     """Of one that joined, how many devices it has."""
     for each in nodes(before, after):
         if each.what == "state" and after.joined(before, each.key):
-            yield each._replace(after=_joined(each.after, after.cards[each.key]))
+            yield each._replace(now=structs.replace(each.now, cards=after.cards[each.key]))
         else:
             yield each
-
-
-def _joined(state: str, cards: int) -> str:
-    said = f"joined, {cards:,} {'card' if cards == 1 else 'cards'}"
-    return said if state == READY else f"{said}, {state}"
 
 
 def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
     """Not that one is well which came with its node."""
     for each in devices(before, after):
-        came = each.before == "" and each.after == OK
+        came = each.was == _NOTHING and each.now.state == OK
         if not (came and after.joined(before, after.owners.get(each.key, ""))):
             yield each
 
@@ -283,7 +271,7 @@ def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
     waited, waits = set(before.waiting.values()), set(after.waiting.values())
     placed = {held.name for held in after.placements.values()}
     for each in waiting(before, after):
-        if each.name not in (waited if each.after else waits | placed):
+        if each.name not in (waited if each.now.state else waits | placed):
             yield each
 
 
@@ -294,14 +282,14 @@ def _limits_shown(before: Picture, after: Picture) -> Iterator[Difference]:
             yield from sides
         else:
             was, now = (_whole(each.limits.get(name, {})) for each in (before, after))
-            yield Difference(name, name, WHOLE_LIMIT, was, now)
+            yield Difference(name, name, WHOLE_LIMIT, Side(value=was), Side(value=now))
 
 
-def _whole(sides: Mapping[str, str]) -> str:
+def _whole(sides: Mapping[str, Side]) -> str:
     """As in `open, weight 1, capability cpu 8 CPU`."""
     named = {"weight", "capability", "cards"}
-    return ", ".join(f"{side} {said}" if side in named else said
-                     for side, said in sides.items() if said)  # fmt: skip
+    shown = ((name, side.state or side.value) for name, side in sides.items())
+    return ", ".join(f"{name} {said}" if name in named else said for name, said in shown if said)
 
 
 SHOWN = {
@@ -317,22 +305,20 @@ pod that waited and has a place is one row, and so is a limit that came or left.
 
 
 def _sides(
-    before: Mapping[str, dict[str, str]], after: Mapping[str, dict[str, str]]
+    before: Mapping[str, dict[str, Side]], after: Mapping[str, dict[str, Side]]
 ) -> Iterator[Difference]:
     for name in sorted({**before, **after}, key=natural):
         was, now = before.get(name, {}), after.get(name, {})
         if was is now or was == now:
             continue
         for side in {**was, **now}:
-            if was.get(side, "") != now.get(side, ""):
-                yield Difference(name, name, side, was.get(side, ""), now.get(side, ""))
+            one, other = was.get(side, _NOTHING), now.get(side, _NOTHING)
+            if one != other:
+                yield Difference(name, name, side, one, other)
 
 
-def _node(node: NodeState) -> dict[str, str]:
-    return {
-        "state": _node_state(node),
-        "cordon": node.cordoned,
-    }
+def _node(node: NodeState) -> dict[str, Side]:
+    return {"state": Side(state=_node_state(node)), "cordon": Side(reason=node.cordoned)}
 
 
 def _node_state(node: NodeState) -> str:
@@ -342,31 +328,33 @@ def _node_state(node: NodeState) -> str:
     return READY if node.ready else "silent" if node.silent else "not ready"
 
 
-def _is_there(node: dict[str, str] | None) -> bool:
-    return node is not None and node["state"] not in {"", GONE}
+def _is_there(node: dict[str, Side] | None) -> bool:
+    return node is not None and node["state"].state not in {"", GONE}
 
 
-def _device(device: DeviceState) -> dict[str, str]:
+def _device(device: DeviceState) -> dict[str, Side]:
     failed = failure(device)
-    return {"health": f"failed: {failed.reason}" if failed else OK, "cordon": device.cordon}
+    health = Side(state=FAILED, reason=failed.reason) if failed else Side(state=OK)
+    return {"health": health, "cordon": Side(reason=device.cordon)}
 
 
-def _limits(state: State, wanted: Collection[str] | None) -> dict[str, dict[str, str]]:
+def _limits(state: State, wanted: Collection[str] | None) -> dict[str, dict[str, Side]]:
     """The sides of these limits; of all where None are named."""
     if wanted is not None and not wanted:
         return {}
     quotas = (quota for of_namespace in state.quotas.values() for quota in of_namespace.values())
     sides = {limit_name(each): _queue(each) for each in state.queues.values()}
-    sides |= {limit_name(each): {"hard": _amounts(each.hard)} for each in quotas}
+    sides |= {limit_name(each): {"hard": Side(value=_amounts(each.hard))} for each in quotas}
     return {name: each for name, each in sides.items() if wanted is None or name in wanted}
 
 
-def _queue(queue: QueueObserved) -> dict[str, str]:
+def _queue(queue: QueueObserved) -> dict[str, Side]:
+    cards = ", ".join(f"{each} {most:,}" for each, most in sorted(queue.cards.items()))
     return {
-        "state": "open" if queue.open else "closed",
-        "weight": str(queue.weight),
-        "capability": _amounts(queue.capability),
-        "cards": ", ".join(f"{each} {most:,}" for each, most in sorted(queue.cards.items())),
+        "state": Side(state="open" if queue.open else "closed"),
+        "weight": Side(value=str(queue.weight)),
+        "capability": Side(value=_amounts(queue.capability)),
+        "cards": Side(value=cards),
     }
 
 

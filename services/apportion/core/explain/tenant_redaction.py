@@ -13,6 +13,7 @@ from typing import Any, Final, get_type_hints
 
 from msgspec import UNSET, Struct, structs
 
+from apportion.core.answers.past import DiffRow, LogRow, MarkRow
 from apportion.core.answers.plans import PlanAnswer, PlanChange, PlannedPod
 from apportion.core.answers.reads import (
     CauseRow,
@@ -30,7 +31,10 @@ from apportion.core.explain.text.answer_text import (
     change_with_text,
     closed_with_text,
     device_with_text,
+    diff_with_text,
     eviction_with_text,
+    log_with_text,
+    mark_with_text,
     node_with_text,
     plan_with_text,
     planned_with_text,
@@ -99,7 +103,10 @@ _TEXTS: Final[Mapping[type, Callable[[Any], Any]]] = {
     CauseRow: cause_with_text,
     ClosedDevice: closed_with_text,
     DeviceAnswer: device_with_text,
+    DiffRow: diff_with_text,
     Eviction: eviction_with_text,
+    LogRow: log_with_text,
+    MarkRow: mark_with_text,
     NodeAnswer: node_with_text,
     PlanAnswer: plan_with_text,
     PlanChange: change_with_text,

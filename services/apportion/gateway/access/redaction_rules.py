@@ -46,6 +46,8 @@ from apportion.core.reports.report import DIGITS
 from apportion.core.reports.rows import NOBODY
 from apportion.gateway.api.endpoint import Audience, Endpoint
 
+_OTHERS_PARTS: Final = (OF_OTHERS,)
+"""The parts of a sentence that a tenant may not see."""
 REPORTS: Final = (ReportAnswer, IdleAnswer)
 BY_SHOWN: Final = frozenset({"namespace", "node"})
 """Rows of reports that a tenant is shown; by queue, user or label they would be those of others."""
@@ -129,13 +131,14 @@ def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
 
     def rows(now: tuple[DiffRow, ...], before: tuple[DiffRow, ...]) -> list[DiffRow]:
         return [
-            structs.replace(row, sentence=OF_OTHERS, by="", cause="")
-            if (row.name, row.sentence) != (was.name, was.sentence) else row
+            structs.replace(row, sentence=OF_OTHERS, parts=_OTHERS_PARTS, clauses=(), by="",
+                            cause="")
+            if (row.name, row.parts) != (was.name, was.parts) else row
             for row, was in zip(now, before, strict=True)
         ]  # fmt: skip
 
     def hidden(row: DiffRow) -> bool:
-        return row.sentence == OF_OTHERS
+        return row.parts == _OTHERS_PARTS
 
     return structs.replace(
         shown,
@@ -166,8 +169,9 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
 
     def mark(now: MarkRow, before: MarkRow) -> MarkRow:
         """Words around a name may have it again, as reasons of others do."""
-        same = now.sentence == before.sentence
-        return now if same else structs.replace(now, sentence=OF_OTHERS)
+        if now.parts == before.parts:
+            return now
+        return structs.replace(now, sentence=OF_OTHERS, parts=_OTHERS_PARTS)
 
     return structs.replace(shown, marks=tuple(map(mark, shown.marks, answer.marks)))
 

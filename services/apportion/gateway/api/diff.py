@@ -25,6 +25,7 @@ from apportion.core.explain.differences import (
     Picture,
     picture,
 )
+from apportion.core.explain.text.answer_text import diff_with_text
 from apportion.core.explain.text.event_text import Teller
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.log import row_of
@@ -173,22 +174,18 @@ class _Found:
         said = await self._said({revision for revision in made.values() if revision})
         rows = []
         for each in shown:
-            row = DiffRow(
-                name=each.name, what=each.what, before=each.before, after=each.after,
-                node_before=each.was.node, held_before=each.was.holds,
-                node_after=each.now.node, held_after=each.now.holds,
-            )  # fmt: skip
+            row = DiffRow(name=each.name, what=each.what, was=each.was, now=each.now)
             found = said.get(made[each.key, each.what])
             if found is not None:
                 row = msgspec.structs.replace(
                     row, revision=found.row.revision, time=found.row.time,
-                    sentence=found.row.sentence,
+                    parts=found.row.parts, clauses=found.row.clauses,
                     by=found.data.by or who_wrote(found.row.source),
                 )  # fmt: skip
             ended = said.get(made[each.left, each.what]) or found
             if ended is not None and ended.row.type == PodGone.__name__:
                 row = msgspec.structs.replace(row, cause=ended.data.reason)
-            rows.append(row)
+            rows.append(diff_with_text(row))
         return tuple(rows)
 
     def _changed_by(self, name: str, shown: Iterable[Difference]) -> dict[tuple[str, str], int]:

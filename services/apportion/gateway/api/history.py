@@ -25,8 +25,9 @@ from apportion.core.answers.past import (
     WhoPage,
     WhoRow,
 )
-from apportion.core.answers.reads import AMBIGUOUS_DEVICE, UNKNOWN_DEVICE
+from apportion.core.answers.reads import AMBIGUOUS_DEVICE, UNKNOWN_DEVICE, Part
 from apportion.core.explain.text import device_names
+from apportion.core.explain.text.answer_text import mark_with_text
 from apportion.core.explain.text.event_text import Teller
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.log import row_of
@@ -53,6 +54,8 @@ SIMILAR_MAX = 100
 """So many ids of devices that begin alike are counted."""
 NAMESAKES_MAX = 100
 """So many namespaces are named where a pod of one name is or was."""
+
+_decode_parts = msgspec.json.Decoder(tuple[str | Part, ...]).decode
 
 
 class HistoryQuery(PageQuery, frozen=True, kw_only=True):
@@ -165,7 +168,18 @@ class History:
                 )
                 for begins, ends, cell in spans
             ),
-            marks=tuple(MarkRow(*mark) for mark in marks),
+            marks=tuple(
+                mark_with_text(
+                    MarkRow(
+                        revision=mark.revision,
+                        time=mark.time,
+                        kind=mark.kind,
+                        type=mark.type,
+                        parts=_decode_parts(mark.parts),
+                    )
+                )
+                for mark in marks
+            ),
         )
 
     async def pod(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from apportion.core.answers.past import LogEntry, LogPage, LogRow
 from apportion.core.explain.tenant_redaction import UNKNOWN, namespaces_of
+from apportion.core.explain.text.answer_text import log_with_text
 from apportion.core.explain.text.event_text import Teller
 from apportion.core.ledger.rules import Rules
 from apportion.gateway.api.endpoint import Audience, Endpoint
@@ -206,24 +207,24 @@ def row_of(record: Record, teller: Teller, rules: Rules) -> LogRow:
     try:
         event = rules.read(record.revision, record.subject, record.payload)
     except EventError as error:
-        return LogRow(
+        row = LogRow(
             revision=record.revision,
             time=time_of(record),
             type="",
             subject=record.subject,
             source="",
-            sentence=f"not applied: {error}",
+            parts=(f"not applied: {error}",),
             namespaces=(UNKNOWN,),
         )
+        return log_with_text(row)
     data, line = event.data, teller.parts(event.data)
     is_health = isinstance(data, DeviceHealthChanged)
-    return LogRow(
+    row = LogRow(
         revision=record.revision,
         time=event.time,
         type=type(data).__name__,
         subject=record.subject,
         source=event.source,
-        sentence=line.sentence,
         parts=line.parts,
         own=line.own,
         clauses=line.clauses,
@@ -232,3 +233,4 @@ def row_of(record: Record, teller: Teller, rules: Rules) -> LogRow:
         priority=data.priority if isinstance(data, PodEvicted) else 0,
         namespaces=namespaces_of(data, lambda uid: teller.name_of(uid).rpartition("/")[0]),
     )
+    return log_with_text(row)

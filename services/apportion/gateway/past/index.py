@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-FORMAT = 5
+FORMAT = 6
 BUFFERED = 5_000
 POD, NODE, DEVICE, CONFIGURATION, POLICY, LIMIT = 1, 2, 3, 4, 5, 6
 NAMES_MAX = 200_000
@@ -36,7 +36,7 @@ CREATE TABLE holds (
 CREATE INDEX holds_of_pod ON holds (pod);
 CREATE INDEX holds_on_node ON holds (node, decision);
 CREATE INDEX holds_on_device ON holds (device, decision);
-CREATE TABLE marks (revision INTEGER PRIMARY KEY, time TEXT, kind TEXT, sentence TEXT, type TEXT);
+CREATE TABLE marks (revision INTEGER PRIMARY KEY, time TEXT, kind TEXT, parts BLOB, type TEXT);
 CREATE TABLE changes (
     revision INTEGER, thing INTEGER, what TEXT, PRIMARY KEY (revision, thing, what)
 ) WITHOUT ROWID;
@@ -94,12 +94,12 @@ class Hold(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An event that people look for, with its sentence and its type."""
+    """An event that people look for, with its type and the parts of its sentence as JSON."""
 
     revision: int
     time: str
     kind: str
-    sentence: str
+    parts: bytes
     type: str
 
 

@@ -14,6 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from apportion.core.explain import differences
 from apportion.core.explain.differences import picture, touched
 from apportion.core.explain.text.event_text import Teller
@@ -224,8 +226,8 @@ class Indexer:
         self._note_holds(revision, event.time, data, change)
         kind = self._mark(data, before)
         if kind:
-            sentence = self._teller.line(data)
-            self._index.mark(Mark(revision, event.time, kind, sentence, type(data).__name__))
+            parts = msgspec.json.encode(self._teller.parts(data).parts)
+            self._index.mark(Mark(revision, event.time, kind, parts, type(data).__name__))
         if isinstance(data, PodGone):
             self._index.forget_pod(data.uid)
 

@@ -2,8 +2,10 @@
 
 from msgspec import structs
 
+from apportion.core.answers.past import Side
 from apportion.core.explain import differences
-from apportion.core.explain.differences import SHOWN, Part, Picture, picture
+from apportion.core.explain.differences import SHOWN, Difference, Part, Picture, picture
+from apportion.core.explain.text.answer_text import side_words
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion_schemas import (
@@ -52,6 +54,11 @@ def test_equal_states_do_not_differ() -> None:
         assert list(differ(one, other)) == []
 
 
+def shown(row: Difference) -> tuple[str, str, str, str]:
+    """What differs of what, and both sides in words."""
+    return row.name, row.what, side_words(row.was), side_words(row.now)
+
+
 def test_a_picture_stays_when_its_state_goes_on() -> None:
     """The fold changes nodes and pods in place; a picture is of its revision."""
     state = begun()
@@ -59,8 +66,8 @@ def test_a_picture_stays_when_its_state_goes_on() -> None:
     uid = next(iter(state.pods))
     happen(state, PodGone(uid=uid, reason="finished"))
     [gone] = differences.placements(before, picture(state))
-    assert (gone.key, gone.name, gone.after) == (uid, "team/train-0", "")
-    assert gone.before.startswith("node-00000: ")
+    assert (gone.key, gone.name, gone.now) == (uid, "team/train-0", Side())
+    assert gone.was.node == "node-00000"
 
 
 def test_each_side_of_a_thing_is_a_row() -> None:
@@ -74,11 +81,11 @@ def test_each_side_of_a_thing_is_a_row() -> None:
         NodeGone(node="node-00001"),
     )
     after = picture(state)
-    assert [tuple(row)[1:5] for row in differences.devices(before, after)] == [
+    assert [shown(row) for row in differences.devices(before, after)] == [
         ("node-00000-g0", "health", "ok", "failed: XID"),
         ("node-00000-g0", "cordon", "", "fan"),
     ]
-    assert [tuple(row)[1:5] for row in differences.nodes(before, after)] == [
+    assert [shown(row) for row in differences.nodes(before, after)] == [
         ("node-00001", "state", "ready", "gone")
     ]
 
@@ -93,11 +100,11 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
     first = structs.replace(first, devices=(*first.devices[:3], broken, *first.devices[4:]))
     state = happen(State(), first, second)
     after = picture(state)
-    assert [tuple(row)[1:5] for row in SHOWN["nodes"](before, after)] == [
+    assert [shown(row) for row in SHOWN["nodes"](before, after)] == [
         ("node-00000", "state", "", "joined, 8 cards"),
         ("node-00001", "state", "", "joined, 1 card"),
     ]
-    assert [tuple(row)[1:5] for row in SHOWN["devices"](before, after)] == [
+    assert [shown(row) for row in SHOWN["devices"](before, after)] == [
         ("node-00000-g3", "health", "", "failed: XID 79")
     ]
     part = Part(devices=["node-00001-g0", "node-00001-g1"])  # no node is otherwise
@@ -106,12 +113,14 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
     for one, other in ((after, picture(state)), (then, picture(state, part))):
         assert list(SHOWN["nodes"](one, other)) == []
         [card] = SHOWN["devices"](one, other)
-        assert (card.key, card.after) == ("node-00001-g1", "ok")
+        assert (card.key, card.now.state) == ("node-00001-g1", "ok")
 
 
 def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
     """Who began to wait, or waits no more, as people are shown it."""
-    return [(row.name, row.before, row.after) for row in SHOWN["waiting"](before, picture(state))]
+    return [
+        (row.name, row.was.state, row.now.state) for row in SHOWN["waiting"](before, picture(state))
+    ]
 
 
 def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
@@ -149,7 +158,7 @@ def test_limits_that_changed() -> None:
     before = picture(state)
     new = structs.replace(old, open=False, capability={"cpu": 8000}, cards={"T4": 3})
     happen(state, new, QuotaGone(namespace="web", quota="q"))
-    assert [tuple(row)[1:5] for row in differences.limits(before, picture(state))] == [
+    assert [shown(row) for row in differences.limits(before, picture(state))] == [
         ("queue ml", "state", "open", "closed"),
         ("queue ml", "capability", "cpu 4 CPU, nvidia.com/gpu 4", "cpu 8 CPU"),
         ("queue ml", "cards", "", "T4 3"),
@@ -164,7 +173,7 @@ def test_a_limit_that_comes_or_leaves_is_one_row() -> None:
     before = picture(state := happen(State(), queues[0], quota))
     closed = structs.replace(queues[0], open=False, weight=3)
     happen(state, closed, queues[1], QuotaGone(namespace="web", quota="q"))
-    assert [tuple(row)[1:5] for row in SHOWN["limits"](before, picture(state))] == [
+    assert [shown(row) for row in SHOWN["limits"](before, picture(state))] == [
         ("queue a", "state", "open", "closed"),
         ("queue a", "weight", "2", "3"),
         ("queue b", "limit", "", "open, weight 2, capability cpu 4 CPU"),
@@ -184,11 +193,8 @@ def test_policy_and_keys_of_the_configuration() -> None:
     )
     after = picture(state)
     [policy] = differences.policy(before, after)
-    assert (policy.before, policy.after) == (
-        "nodes price, devices price",
-        "nodes spread, devices binpack",
-    )
+    assert shown(policy)[2:] == ("nodes price, devices price", "nodes spread, devices binpack")
     [key] = differences.configuration(before, after)
-    assert (key.name, key.before) == ("scheduler_names", "[]")
-    assert key.after.startswith('["scheduler-0",')
-    assert key.after.endswith("…")
+    assert (key.name, key.was.value) == ("scheduler_names", "[]")
+    assert key.now.value.startswith('["scheduler-0",')
+    assert key.now.value.endswith("…")

@@ -5,11 +5,7 @@ returning *lorem ipsum*: those of `core/explain/text` that return a text, and ot
 Only sentences may differ, also for a tenant. Names of devices are no sentences.
 """
 
-import sys
-from collections.abc import Callable, Iterator
-from functools import wraps
-from inspect import isfunction
-from typing import Any, get_type_hints
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -18,7 +14,7 @@ from apportion.core.answers.plans import PlanRequest
 from apportion.core.answers.reads import Answer, WhyRefused
 from apportion.core.explain import causes
 from apportion.core.explain.tenant_redaction import redacted
-from apportion.core.explain.text import answer_text, constraint_text, event_text, words
+from apportion.core.explain.text import answer_text, words
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why
@@ -26,13 +22,9 @@ from apportion.lab.planning import plan, plan_of
 from apportion_schemas import DeviceCordoned, NodeCordoned
 from tests.support.fleet import T4, rack
 from tests.support.ledger_of import Ledger
+from tests.support.lorem import differences, replaced
 from tests.support.pods import ask, pod
 
-LOREM = "lorem ipsum; dolor sit: amet (9), and"
-NAMES = frozenset(("device_words",))
-TEXTS = (answer_text, constraint_text, event_text, words)
-WORDERS = ("_words", "_sentence")
-"""How the names of functions end that word something, in other modules of the product."""
 MANIFEST = """
 apiVersion: v1
 kind: Pod
@@ -81,55 +73,11 @@ def answers(ledger: Ledger) -> list[Answer]:
     ]
 
 
-def lorem(function: Callable[..., str]) -> Callable[..., str]:
-    """The function with another text; an empty one says that there is nothing to say."""
-
-    @wraps(function)
-    def said(*args: Any, **kwargs: Any) -> str:
-        return LOREM if function(*args, **kwargs) else ""
-
-    return said
-
-
-def replaced(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Replace the functions wherever a module has one, and say in how many places that was."""
-    product = [each for key, each in sorted(sys.modules.items()) if key.startswith("apportion.")]
-    bound: dict[Any, list[tuple[Any, str]]] = {}
-    for user in product:
-        for name, value in vars(user).items():
-            if isfunction(value):
-                bound.setdefault(value, []).append((user, name))
-    places = 0
-    for module in product:
-        for name, function in list(vars(module).items()):
-            own = isfunction(function) and function.__module__ == module.__name__
-            if not own or name in NAMES or not (module in TEXTS or name.endswith(WORDERS)):
-                continue
-            if get_type_hints(function).get("return") is str:
-                other = lorem(function)
-                for place in bound[function]:
-                    monkeypatch.setattr(*place, other)
-                    places += 1
-    return places
-
-
-def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """The paths of all that differs and is no sentence."""
-    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
-        for key in before:
-            yield from differences(before[key], after[key], f"{path}.{key}")
-    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for number, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from differences(one, other, f"{path}[{number}]")
-    elif before != after and not (isinstance(after, str) and "lorem" in after):
-        yield path
-
-
 def differing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What differs once the sentences are others."""
     ledger = a_ledger()
     before = msgspec.to_builtins(answers(ledger), str_keys=True)
-    assert replaced(monkeypatch) > 50
+    assert replaced(monkeypatch.setattr) > 50
     after = msgspec.to_builtins(answers(ledger), str_keys=True)
     assert before != after
     as_lists = [msgspec.json.decode(msgspec.json.encode(each)) for each in (before, after)]

@@ -11,6 +11,7 @@ from apportion.core.answers.reads import (
     Line,
     NodeAnswer,
     Page,
+    Part,
     PlacementAnswer,
     PodAnswer,
     PodPage,
@@ -25,6 +26,7 @@ from apportion.core.explain.tenant_redaction import (
     namespaces_of,
     redacted,
 )
+from apportion.core.explain.text.answer_text import log_with_text
 from apportion_schemas import (
     Ask,
     Configuration,
@@ -150,24 +152,30 @@ def test_evictions_of_others_are_left_out() -> None:
 def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
     """Also where the sentence names a pod by its uid alone."""
     row = LogRow(
-        revision=3, time="t", type="PodBound", sentence="pod uid-of-ops bound", source="b",
+        revision=3, time="t", type="PodBound", parts=("pod uid-of-ops bound",), source="b",
         subject="apportion.v1.binding.n1", namespaces=("ops",),
     )  # fmt: skip
     hidden = redacted(row, sees)
     assert (hidden.revision, hidden.type, hidden.sentence) == (3, "PodBound", OF_OTHERS)
     assert "ops" not in str(hidden)
-    mine = msgspec.structs.replace(row, namespaces=("ml",))
+    mine = log_with_text(msgspec.structs.replace(row, namespaces=("ml",)))
     assert redacted(mine, sees) == mine
     unknown = msgspec.structs.replace(row, namespaces=(UNKNOWN,))
     assert redacted(unknown, sees).sentence == OF_OTHERS
-    of_cluster = msgspec.structs.replace(row, sentence="n1 is gone", namespaces=())
+    of_cluster = log_with_text(msgspec.structs.replace(row, parts=("n1 is gone",), namespaces=()))
     assert redacted(of_cluster, sees) == of_cluster
 
 
 def test_every_namespace_of_an_answer_is_asked_about() -> None:
     """What is not asked about is not seen."""
     row = LogRow(
-        revision=3, time="t", type="x", subject="", source="", sentence="d/e", namespaces=("b", "c")
+        revision=3,
+        time="t",
+        type="x",
+        subject="",
+        source="",
+        namespaces=("b", "c"),
+        parts=(Part(name="d/e", quoted=True),),
     )
     line = Line(wants="", devices=1, pods=1, oldest_revision=1, oldest_time="", whose="f")
     pod = msgspec.structs.replace(THEIRS, namespace="a", evicted_for="g/x")

@@ -5,12 +5,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.answers.past import DiffAnswer, DiffRow, MomentAnswer
+from apportion.core.answers.past import DiffAnswer, DiffRow, MomentAnswer, Side
 from apportion.core.answers.plans import PlanAnswer
-from apportion.core.answers.reads import GangAnswer, GangPage, LinesAnswer, QueueAnswer, QueuePage
+from apportion.core.answers.reads import (
+    GangAnswer,
+    GangPage,
+    LinesAnswer,
+    Part,
+    QueueAnswer,
+    QueuePage,
+)
 from apportion.core.answers.visibility import OF_OTHERS, OTHERS
 from apportion.core.explain.fleet_rows import FleetAnswer
 from apportion.core.explain.limit_rows import queue_answers
+from apportion.core.explain.text.answer_text import diff_with_text
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why
 from apportion.core.reports.answers import ReportAnswer, ReportRow
@@ -28,8 +36,11 @@ NOW = MomentAnswer(revision=9, time="2026-01-01T00:00:00Z")
 
 def row(name: str, cause: str = "") -> DiffRow:
     """One that names itself in its sentence, as they do."""
-    return DiffRow(name=name, what="x", before="", after="x", sentence=f"{name} is gone",
-                   by="watcher", cause=cause)  # fmt: skip
+    namespace, slash, own = name.partition("/")
+    part = Part(name=own, namespace=namespace) if slash else Part(name=name)
+    row = DiffRow(name=name, what="x", now=Side(value="x"), parts=(part, " is gone"),
+                  by="watcher", cause=cause)  # fmt: skip
+    return diff_with_text(row)
 
 
 def as_sent(answer: msgspec.Struct) -> Any:

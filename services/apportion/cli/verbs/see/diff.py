@@ -12,7 +12,8 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.moments import FORMS, MOMENT, both
 from apportion.cli.render.output import clock, console, plain, print_json, show, table
 from apportion.cli.render.rows import Rows
-from apportion.core.answers.past import DiffAnswer, DiffRow
+from apportion.core.answers.past import DiffAnswer, DiffRow, Side
+from apportion.core.explain.text.event_text import shares_words
 from apportion.core.explain.text.words import device_words
 
 LISTS = ("nodes", "devices", "configuration", "policy", "limits", "waiting", "placements")
@@ -74,21 +75,25 @@ def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
 
 def _moves(rows: Sequence[DiffRow]) -> Rows:
     """From which node to which; of a pod that stays where it is, what it held there and holds."""
-    stays = [row.node_before == row.node_after for row in rows]
+    stays = [row.was.node == row.now.node for row in rows]
     went = [row for row, stayed in zip(rows, stays, strict=True) if not stayed]
-    held_any = ["HELD"] if any(row.before for row in went) else []
-    holds_any = ["HOLDS"] if any(row.after for row in went) else []
+    held_any = ["HELD"] if any(row.was.node for row in went) else []
+    holds_any = ["HOLDS"] if any(row.now.node for row in went) else []
     made = table("PLACEMENTS", "WAS", "IS", *held_any, *holds_any, "REVISION", "TIME", "BY",
                  right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
                  drops=("BY", "TIME", "HELD", "HOLDS"))  # fmt: skip
     for row, stayed in zip(rows, stays, strict=True):
-        was, now = row.node_before, row.node_after
-        shares = [row.held_before or "-"] if held_any else []
-        shares += [row.held_after or "-"] if holds_any else []
+        was, now = row.was.node, row.now.node
+        shares = [_held(row.was)] if held_any else []
+        shares += [_held(row.now)] if holds_any else []
         if stayed:
             was, now, shares = row.before, row.after, [""] * len(shares)
         made.add_row(row.name, was or "-", now or "-", *shares, *_event(row))
     return made
+
+
+def _held(side: Side) -> str:
+    return shares_words(side.shares) if side.node else "-"
 
 
 def _sides(name: str, rows: Sequence[DiffRow]) -> Rows:

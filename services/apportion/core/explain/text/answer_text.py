@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
+from apportion.core.answers.past import READY, DiffRow, LogRow, MarkRow, Side
 from apportion.core.answers.plans import ManifestChange, PlanAnswer, PlanChange, PlannedPod
 from apportion.core.answers.reads import (
     CauseRow,
@@ -23,13 +24,14 @@ from apportion.core.answers.reads import (
     Why,
     WhyPlaced,
     WhyRefused,
+    joined,
 )
 from apportion.core.answers.visibility import OF_OTHERS
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain.health import consequences, failed_words, moment
 from apportion.core.explain.not_queued import chooser_words, gates_words
 from apportion.core.explain.text import words
-from apportion.core.explain.text.event_text import listed, rejection_words, room_made
+from apportion.core.explain.text.event_text import listed, rejection_words, room_made, shares_words
 from apportion.core.explain.text.words import device_words
 from apportion.core.ledger.state import DRAINED
 from apportion_schemas import Score
@@ -195,6 +197,38 @@ def _planned(pod: PlannedPod) -> str:
     waits = "would go on waiting" if pod.pending_since else "would wait"
     waits += f" while {listed(list(pod.while_cordoned))} is cordoned" if pod.while_cordoned else ""
     return f"{waits}: {pod.cause}"
+
+
+def log_with_text(row: LogRow) -> LogRow:
+    """The event with its sentence."""
+    return structs.replace(row, sentence=joined(row.parts) + "; ".join(row.clauses))
+
+
+def mark_with_text(row: MarkRow) -> MarkRow:
+    """The mark with its sentence."""
+    return structs.replace(row, sentence=joined(row.parts))
+
+
+def diff_with_text(row: DiffRow) -> DiffRow:
+    """The difference with the words for both sides, and the sentence of its event."""
+    return structs.replace(
+        row,
+        before=side_words(row.was),
+        after=side_words(row.now),
+        sentence=joined(row.parts) + "; ".join(row.clauses),
+    )
+
+
+def side_words(side: Side) -> str:
+    """As in `n1: GPU-1a2b3c4d 3,000 MiB`, `joined, 8 cards` or `failed: XID 79`."""
+    if side.node:
+        return f"{side.node}: {shares_words(side.shares)}"
+    if side.cards is not None:
+        state = "" if side.state == READY else f", {side.state}"
+        return f"joined, {words.many(side.cards, 'card')}{state}"
+    if side.state and side.reason:
+        return f"{side.state}: {side.reason}"
+    return side.state or side.reason or side.value
 
 
 def why_with_text(why: Why) -> Why:

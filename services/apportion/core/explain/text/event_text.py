@@ -134,7 +134,10 @@ class Teller:
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
         uid = getattr(data, "uid", "") or getattr(data, "pod", "")
         name = self.name_of(uid)
-        pod: Pod = (Part(*name.split("/", 1)[::-1]),) if name else (f"pod {uid}",) if uid else ()
+        pod: Pod = (f"pod {uid}",) if uid else ()
+        if name:
+            namespace, _, own = name.partition("/")
+            pod = (Part(name=own, namespace=namespace),)
         if isinstance(data, PodGone):
             return _gone(data, pod, earlier=self._newest.get(name, uid) != uid)
         if isinstance(data, PodRefused):
@@ -262,9 +265,16 @@ def _on(node: str) -> Part:
     return Part(name=node)
 
 
+def _said(text: str) -> Part:
+    """What a person, a driver or a program wrote."""
+    return Part(name=text, quoted=True)
+
+
 def _gone(data: PodGone, pod: Pod, *, earlier: bool) -> Line:
-    said = f"is gone{_because(data.reason)}"
-    return _about(pod, ": ", f"the one before {said}") if earlier else _about(pod, " ", said)
+    because = _because(data.reason)
+    if earlier:
+        return _about(pod, ": ", "the one before is gone", *because)
+    return _about(pod, " ", "is gone", *because)
 
 
 def _submitted(data: PodSubmitted, pod: Pod) -> Line:
@@ -298,10 +308,11 @@ def difference_words(data: DifferenceFound) -> str:
     return f"{data.name}: " + ", ".join(f"{who} {what or 'nothing'}" for who, what in said)
 
 
-def _rebuilt(data: LedgerRebuilt) -> str:
+def _rebuilt(data: LedgerRebuilt) -> Pod:
     unread = f", {data.unread} of which do not tell their devices" if data.unread else ""
     pods = f"{data.pods} bound pods{unread}"
-    return f"ledger rebuilt by {data.by} from {data.cluster}: {pods}{_because(data.reason)}"
+    by, cluster = _said(data.by), _said(data.cluster)
+    return "ledger rebuilt by ", by, " from ", cluster, f": {pods}", *_because(data.reason)
 
 
 def _reported(data: NodeReported) -> Pod:
@@ -313,8 +324,10 @@ def _reported(data: NodeReported) -> Pod:
 
 
 def _health(data: DeviceHealthChanged) -> Pod:
-    became = "recovered" if data.healthy else f"failed: {data.reason or 'no reason given'}"
-    return f"device {data.device} of ", _on(data.node), f" {became}"
+    of = f"device {data.device} of ", _on(data.node)
+    if data.healthy:
+        return *of, " recovered"
+    return *of, " failed: ", _said(data.reason or "no reason given")
 
 
 def _observed(data: NodeObserved) -> Pod:
@@ -327,18 +340,19 @@ def _resize_asked(data: ResizeAsked, pod: Pod) -> Pod:
     wanted = [f"{data.memory_mib:,} MiB"] if data.memory_mib is not None else []
     wanted += [f"{data.cores} %"] if data.cores is not None else []
     whose = f" for container {data.container}" if data.container else ""
-    return f"{data.by} wants {' and '.join(wanted)} for ", *pod, f"{whose}{_because(data.reason)}"
+    wants = f" wants {' and '.join(wanted)} for "
+    return _said(data.by), wants, *pod, *((whose,) if whose else ()), *_because(data.reason)
 
 
-def _whose(of: str, by: str) -> str:
+def _whose(of: str, by: str) -> Pod:
     """Whose word `by` lifts: his own has no need of his name again."""
-    return "a cordon of their own" if of == by else f"what {of} said"
+    return ("a cordon of their own",) if of == by else ("what ", _said(of), " said")
 
 
 def _bind_failed(data: BindFailed, pod: Pod) -> Line:
     final = "for good" if data.final else "and is tried again"
-    said = f" failed {final}: {data.message}"
-    return _about(pod, ": ", "binding to ", _on(data.node), said)
+    said = f" failed {final}: ", _said(data.message)
+    return _about(pod, ": ", "binding to ", _on(data.node), *said)
 
 
 def _weighed(weights: NodeWeights | None) -> str:
@@ -354,8 +368,8 @@ def policy_words(policy: PolicyChanged) -> str:
     return f"nodes {policy.node_policy}{weights}, devices {policy.device_policy}"
 
 
-def _because(reason: str) -> str:
-    return f": {reason}" if reason else ""
+def _because(reason: str) -> Pod:
+    return (": ", _said(reason)) if reason else ()
 
 
 def breach_words(data: ShareBreached) -> str:
@@ -384,8 +398,8 @@ def _usage(data: UsageRecorded) -> Pod:
     held = sum(share.memory_mib * share.seconds for share in data.shares) / seconds / 1024
     without = sorted({each.command for each in data.unshared})
     said = f": {used:,.1f} of {held:,.1f} GiB in shares used in {seconds / 60:.0f} min"
-    said += f"; without a share: {listed(without)}" if without else ""
-    return "node ", _on(data.node), said
+    unshared = ("; without a share: ", _said(listed(without))) if without else ()
+    return "node ", _on(data.node), said, *unshared
 
 
 _LINES: dict[type, Callable[[Any, Pod], str | Pod | Line]] = {
@@ -395,7 +409,8 @@ _LINES: dict[type, Callable[[Any, Pod], str | Pod | Line]] = {
     ReportRefused: lambda e, _: (
         "report of node ",
         _on(e.node),
-        f" refused ({e.cause}): {e.message}",
+        f" refused ({e.cause}): ",
+        _said(e.message),
     ),
     SharesAllocated: lambda e, pod: _about(
         pod,
@@ -405,19 +420,25 @@ _LINES: dict[type, Callable[[Any, Pod], str | Pod | Line]] = {
         f": {listed([device_words(d) for d in e.devices])}",
     ),
     AllocationFailed: lambda e, pod: _about(
-        pod, ": ", _on(e.node), f" could not hand out shares: {e.message}"
+        pod, ": ", _on(e.node), " could not hand out shares: ", _said(e.message)
     ),
     ShareBreached: lambda e, pod: _about(pod, " ", "on ", _on(e.node), f": {breach_words(e)}"),
     PodSubmitted: _submitted,
     PodChanged: _changed,
-    PodRejected: lambda e, pod: _about(pod, " rejected: ", rejection_words(e)),
+    PodRejected: lambda e, pod: _about(pod, " rejected: ", _said(rejection_words(e))),
     PodAdopted: _adopted,
     DifferenceFound: lambda e, _: f"difference ({e.kind}): {difference_words(e)}",
     LedgerRebuilt: lambda e, _: _rebuilt(e),
     FormatEnabled: lambda e, _: (
-        f"format {e.format}@{e.version} enabled by {e.by}{_because(e.reason)}"
+        f"format {e.format}@{e.version} enabled by ",
+        _said(e.by),
+        *_because(e.reason),
     ),
-    RevisionSetAside: lambda e, _: f"revision {e.revision} set aside by {e.by}{_because(e.reason)}",
+    RevisionSetAside: lambda e, _: (
+        f"revision {e.revision} set aside by ",
+        _said(e.by),
+        *_because(e.reason),
+    ),
     NodeObserved: lambda e, _: _observed(e),
     NodeGone: lambda e, _: ("node ", _on(e.node), " left the cluster"),
     NodeSilent: lambda e, _: (
@@ -447,7 +468,7 @@ _LINES: dict[type, Callable[[Any, Pod], str | Pod | Line]] = {
     QuotaGone: lambda e, _: f"quota {e.quota} of namespace {e.namespace} left the cluster",
     PodPlaced: _placed,
     PlacementVoided: lambda e, pod: _about(
-        pod, ": ", "placement on ", _on(e.node), f" voided: {e.reason}"
+        pod, ": ", "placement on ", _on(e.node), " voided: ", _said(e.reason)
     ),
     PodEvicted: lambda e, pod: _about(
         pod, f" (priority {e.priority}) ", "is evicted from ", _on(e.node), words.evicted_for(e)
@@ -463,23 +484,58 @@ _LINES: dict[type, Callable[[Any, Pod], str | Pod | Line]] = {
     BudgetGone: lambda e, _: f"disruption budget {e.namespace}/{e.budget} left the cluster",
     PodBound: lambda e, pod: _about(pod, " bound ", "to ", _on(e.node)),
     BindFailed: _bind_failed,
-    DeviceCordoned: lambda e, _: f"device {e.device} cordoned by {e.by}: {e.reason}",
-    DeviceUncordoned: lambda e, _: f"device {e.device} uncordoned by {e.by}{_because(e.reason)}",
-    NodeCordoned: lambda e, _: ("node ", _on(e.node), f" cordoned by {e.by}: {e.reason}"),
+    DeviceCordoned: lambda e, _: (
+        f"device {e.device} cordoned by ",
+        _said(e.by),
+        ": ",
+        _said(e.reason),
+    ),
+    DeviceUncordoned: lambda e, _: (
+        f"device {e.device} uncordoned by ",
+        _said(e.by),
+        *_because(e.reason),
+    ),
+    NodeCordoned: lambda e, _: (
+        "node ",
+        _on(e.node),
+        " cordoned by ",
+        _said(e.by),
+        ": ",
+        _said(e.reason),
+    ),
     DeviceCordonLifted: lambda e, _: (
-        f"device {e.device}: {e.by} lifts {_whose(e.of, e.by)}{_because(e.reason)}"
+        f"device {e.device}: ",
+        _said(e.by),
+        " lifts ",
+        *_whose(e.of, e.by),
+        *_because(e.reason),
     ),
     NodeCordonLifted: lambda e, _: (
         "node ",
         _on(e.node),
-        f": {e.by} lifts {_whose(e.of, e.by)}{_because(e.reason)}",
+        ": ",
+        _said(e.by),
+        " lifts ",
+        *_whose(e.of, e.by),
+        *_because(e.reason),
     ),
     NodeUncordoned: lambda e, _: (
         "node ",
         _on(e.node),
-        f" uncordoned by {e.by}{_because(e.reason)}",
+        " uncordoned by ",
+        _said(e.by),
+        *_because(e.reason),
     ),
-    PolicyChanged: lambda e, _: f"policy changed by {e.by}: {policy_words(e)}{_because(e.reason)}",
-    ConfigurationChanged: lambda e, _: f"configuration changed by {e.by}{_because(e.reason)}",
+    PolicyChanged: lambda e, _: (
+        "policy changed by ",
+        _said(e.by),
+        f": {policy_words(e)}",
+        *_because(e.reason),
+    ),
+    ConfigurationChanged: lambda e, _: (
+        "configuration changed by ",
+        _said(e.by),
+        *_because(e.reason),
+    ),
     PricesLearnt: lambda e, _: f"prices learnt from {e.pods} pods of {len(e.shapes)} sorts",
 }

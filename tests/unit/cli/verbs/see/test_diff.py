@@ -7,12 +7,17 @@ from msgspec import structs
 from rich.console import Console
 
 from apportion.cli.verbs.see.diff import FROM_THE_FIRST, LISTS, command, rows_of
-from apportion.core.answers.past import DiffAnswer, DiffRow, MomentAnswer
+from apportion.core.answers.past import DiffAnswer, DiffRow, MomentAnswer, Side
 from apportion.core.explain.differences import SHOWN
+from apportion.core.explain.text.answer_text import diff_with_text
+from apportion_schemas import Share
 from tests.support.answering import answering
 from tests.support.golden import Golden
 
-CARDS = "GPU-1a2b3c4d+GPU-2b3c4d5e+GPU-3c4d5e6f+GPU-4d5e6f70 32,768 MiB 100 % each"
+CARDS = tuple(
+    Share(container="main", device=device, memory_mib=32_768, cores=100)
+    for device in ("GPU-1a2b3c4d", "GPU-2b3c4d5e", "GPU-3c4d5e6f", "GPU-4d5e6f70")
+)
 
 
 def shown(name: str, *rows: DiffRow, width: int) -> list[str]:
@@ -36,23 +41,29 @@ def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
     assert said[1][1:] == ["nothing differs"]
 
 
-NOWHERE = ("", "")
-HELD = ("n1", "g0 1 MiB")
+NOWHERE = Side()
 
 
-def moved(before: tuple[str, str], after: tuple[str, str]) -> DiffRow:
+def held(node: str, device: str, memory_mib: int) -> Side:
+    """So much of one card of a node."""
+    share = Share(container="main", device=device, memory_mib=memory_mib, cores=0)
+    return Side(node=node, shares=(share,))
+
+
+HELD = held("n1", "g0", 1)
+
+
+def moved(before: Side, after: Side) -> DiffRow:
     """A row of placements, from a node and what was held there to another."""
     name = "default/distributed-gpu-training-worker-0"
-    said_before, said_after = (": ".join(filter(None, each)) for each in (before, after))
-    return DiffRow(name=name, what="placement", before=said_before, after=said_after, revision=129,
-                   time="2026-01-02T03:04:05.678Z", by="scheduler/one",
-                   node_before=before[0], held_before=before[1],
-                   node_after=after[0], held_after=after[1])  # fmt: skip
+    row = DiffRow(name=name, what="placement", was=before, now=after, revision=129,
+                  time="2026-01-02T03:04:05.678Z", by="scheduler/one")  # fmt: skip
+    return diff_with_text(row)
 
 
 def test_a_pod_that_moved_is_one_line_at_80_columns(golden: Golden) -> None:
     """From node to node, with its revision; what it held and holds where there is room."""
-    row = moved(("v100-1", CARDS), ("a100-1", CARDS))
+    row = moved(Side(node="v100-1", shares=CARDS), Side(node="a100-1", shares=CARDS))
     narrow, wide = (shown("placements", row, width=width) for width in (80, 300))
     assert [len(narrow), len(wide)] == [2, 2]
     golden({"80 columns": "\n".join(narrow), "300 columns": "\n".join(wide)})
@@ -60,14 +71,14 @@ def test_a_pod_that_moved_is_one_line_at_80_columns(golden: Golden) -> None:
 
 def test_a_column_of_nothing_is_left_out() -> None:
     """Where all came, nobody held anything before."""
-    lines = shown("placements", moved(NOWHERE, ("n1", CARDS)), width=300)
+    lines = shown("placements", moved(NOWHERE, Side(node="n1", shares=CARDS)), width=300)
     assert ("HELD" in lines[0], "HOLDS" in lines[0]) == (False, True)
 
 
 def test_a_pod_that_came_went_or_holds_something_else_where_it_is(golden: Golden) -> None:
     """The node alone would tell nothing of the last."""
     lines = shown(
-        "placements", moved(NOWHERE, HELD), moved(HELD, NOWHERE), moved(HELD, ("n1", "g0 2 MiB")),
+        "placements", moved(NOWHERE, HELD), moved(HELD, NOWHERE), moved(HELD, held("n1", "g0", 2)),
         width=80,
     )  # fmt: skip
     golden({"came, went, holds more": "\n".join(lines)})
@@ -75,17 +86,17 @@ def test_a_pod_that_came_went_or_holds_something_else_where_it_is(golden: Golden
 
 def test_what_a_resized_pod_holds_is_said_once() -> None:
     """In WAS and IS: beside it HELD and HOLDS said the same again."""
-    resized = moved(HELD, ("n1", "g0 2 MiB"))
+    resized = moved(HELD, held("n1", "g0", 2))
     [head, line] = shown("placements", resized, width=300)
     assert ("HELD" in head, "HOLDS" in head) == (False, False)
     assert line.count("g0 1 MiB") == line.count("g0 2 MiB") == 1
-    [_, again, _] = shown("placements", resized, moved(HELD, ("n2", "g1 1 MiB")), width=300)
+    [_, again, _] = shown("placements", resized, moved(HELD, held("n2", "g1", 1)), width=300)
     assert again == line
 
 
 def test_why_a_pod_had_to_go_stands_for_who_placed_it_elsewhere() -> None:
     """The name of a service tells nobody who drained the node, nor for whom it was."""
-    drained = structs.replace(moved(HELD, ("n2", "g0 1 MiB")), cause="drained by ann: fan")
+    drained = structs.replace(moved(HELD, held("n2", "g0", 1)), cause="drained by ann: fan")
     assert shown("placements", drained, width=300)[1].endswith(f"Z {drained.cause}")
 
 

@@ -8,7 +8,10 @@ import { nodeName, podName } from "./words.js";
  * `shown` makes a text look.
  */
 export const linked = (parts, shown = text => text) =>
-  html`${parts.map(part => (typeof part === "string" ? shown(part) : named(part)))}`;
+  html`${quoted(parts).map(part => (typeof part === "string" ? shown(part) : named(part)))}`;
+
+/** The parts of a sentence in which what people wrote is text as well. */
+export const quoted = parts => parts.map(part => (part.quoted ? part.name : part));
 
 /** All that a row says; what was not told, or not read, has no parts. */
 export const told = ({ parts, clauses, sentence }) =>
@@ -20,7 +23,7 @@ export const podOf = ({ own, parts }) =>
 
 /** The node that a row names first; empty where it names none. */
 export const nodeOf = ({ parts }) =>
-  parts.find(part => part.name && part.namespace === undefined)?.name ?? "";
+  parts.find(part => part.name && part.namespace === undefined && !part.quoted)?.name ?? "";
 
 const named = ({ namespace, name }) =>
   namespace === undefined ? nodeName(name) : podName(namespace, name);

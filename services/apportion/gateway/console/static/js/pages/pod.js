@@ -22,7 +22,7 @@ import { mayBeMeant, namespacesOf, nonePage, otherKinds, severalPage } from "../
 import { isLive, shownTime } from "../moment.js";
 import { answer, causeList, clauses, copyFrom, problemNote } from "../parts.js";
 import { href, setCanonical } from "../route.js";
-import { linked, podOf } from "../sentence.js";
+import { linked, podOf, quoted } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
 import { coresHeld, phaseWord, podName, wants } from "../words.js";
 import { ListPage, NEWER } from "./list_page.js";
@@ -371,7 +371,7 @@ class PodPage extends ListPage {
     const { clauses: listed, own, parts, priority, type } = item;
     const isOwn = this.isOwn(item);
     const lead = isOwn && type === "PodEvicted" ? [`it, of priority ${priority}, `] : [];
-    const all = parts.length ? parts : [item.sentence];
+    const all = parts.length ? quoted(parts) : [item.sentence];
     const [first, ...rest] = [...lead, ...(isOwn ? all.slice(own) : all)];
     const begun = typeof first === "string" ? [sentenceCase(first)] : first ? [first] : [];
     return clauses(linked([...begun, ...rest], ownTimes), listed.map(ownTimes));

@@ -1,0 +1,80 @@
+"""Other words in every sentence of the product, to show that no program reads one.
+
+`replaced` is for what this process words: functions of `core/explain/text` that return a text, and
+others by their names. `reworded` is for an answer as JSON, between a gateway and its client.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from inspect import isfunction
+from typing import Any, Final, get_type_hints
+
+from apportion.core.explain.text import answer_text, constraint_text, event_text, words
+from tests.tidy.prose import FIELDS
+
+LOREM: Final = "lorem ipsum; dolor sit: amet (9), and"
+NAMES: Final = frozenset(("device_words",))
+"""Functions that word no sentence: names of devices are none."""
+TEXTS: Final = (answer_text, constraint_text, event_text, words)
+WORDERS: Final = ("_words", "_sentence")
+"""How the names of functions end that word something, in other modules of the product."""
+SENTENCES: Final = FIELDS | {"clauses", "lead", "parts", "reason_parts"}
+"""Fields of answers that hold sentences, or the texts between the names in one."""
+
+
+def lorem(function: Callable[..., str]) -> Callable[..., str]:
+    """The function with another text; an empty one says that there is nothing to say."""
+
+    @wraps(function)
+    def said(*args: Any, **kwargs: Any) -> str:
+        return LOREM if function(*args, **kwargs) else ""
+
+    return said
+
+
+def replaced(replace: Callable[[Any, str, Any], None]) -> int:
+    """Replace the functions wherever a module has one, and say in how many places that was."""
+    product = [each for key, each in sorted(sys.modules.items()) if key.startswith("apportion.")]
+    bound: dict[Any, list[tuple[Any, str]]] = {}
+    for user in product:
+        for name, value in vars(user).items():
+            if isfunction(value):
+                bound.setdefault(value, []).append((user, name))
+    places = 0
+    for module in product:
+        for name, function in list(vars(module).items()):
+            own = isfunction(function) and function.__module__ == module.__name__
+            if not own or name in NAMES or not (module in TEXTS or name.endswith(WORDERS)):
+                continue
+            if get_type_hints(function).get("return") is str:
+                other = lorem(function)
+                for user, bound_as in bound[function]:
+                    replace(user, bound_as, other)
+                    places += 1
+    return places
+
+
+def reworded(value: Any, *, is_sentence: bool = False) -> Any:
+    """The decoded JSON of an answer, in which every sentence is another one."""
+    if isinstance(value, str):
+        return LOREM if is_sentence and value else value
+    if isinstance(value, list):
+        return [reworded(each, is_sentence=is_sentence) for each in value]
+    if isinstance(value, dict):
+        return {key: reworded(each, is_sentence=key in SENTENCES) for key, each in value.items()}
+    return value
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """The paths of all that differs in two answers as JSON, and is no sentence."""
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        for key in before:
+            yield from differences(before[key], after[key], f"{path}.{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from differences(one, other, f"{path}[{number}]")
+    elif before != after and not (isinstance(after, str) and "lorem" in after):
+        yield path
