@@ -1,0 +1,80 @@
+"""Every sentence of the gateway is another one: each page has the same parts, links and colours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.support.browser.chromium import opened, visit
+from tests.support.lorem import reworded
+from tests.support.standalone import Standalone
+
+API = "/api/v1/"
+FACTS = """() => [...document.querySelectorAll("#main *")]
+  .filter(each => each.tagName !== "CODE" && each.tagName !== "TIME")
+  .flatMap(each => [each.getAttribute("class"), each.getAttribute("href"), each.dataset.copy])
+  .filter(Boolean)"""
+"""What a page shows beside its words: the look of each part, where it leads, and its commands."""
+
+
+@contextmanager
+def in_other_words(page: Page) -> Iterator[list[str]]:
+    """Within it each answer has other sentences; yields the paths of those that had some."""
+    changed: list[str] = []
+
+    def answer(route: Route) -> None:
+        headers = {**route.request.headers, "accept": "application/json"}
+        response = route.fetch(headers=headers)
+        body = msgspec.json.decode(response.body()) if response.ok else None
+        other = reworded(body)
+        if body == other:
+            route.fulfill(response=response)
+            return
+        changed.append(route.request.url)
+        route.fulfill(response=response, body=msgspec.json.encode(other))
+
+    page.route(re.compile(re.escape(API) + "(?!events|me$)"), answer)
+    try:
+        yield changed
+    finally:
+        page.unroute_all(behavior="ignoreErrors")  # some may be under way
+
+
+@pytest.fixture(scope="module")
+def addresses(cluster: Standalone) -> list[str]:
+    """A journey: who waits, each kind of pod, what happened, and what would."""
+    pods: list[dict[str, Any]] = cluster.json("get", "pods")["items"]
+    kinds = {(bool(each["node"]), each["never"]): each for each in pods}
+    revision = cluster.json("get", "nodes")["revision"]
+    places = [f"pods/{each['namespace']}/{each['name']}" for each in kinds.values()]
+    pages = ("waiting", *places, "events", "whatif?lose=t4-1")
+    return [f"#/{page}{'&' if '?' in page else '?'}at={revision}" for page in pages]
+
+
+def test_a_journey_reads_no_sentence(browser: Browser, base: str, addresses: list[str]) -> None:
+    """What a page decides, it decides by facts: parts, looks, links and commands stay."""
+    found: list[dict[str, list[str]]] = []
+    with opened(browser, base) as page:
+        for other in (False, True):
+            seen: dict[str, list[str]] = {}
+            if other:
+                with in_other_words(page) as changed:
+                    for address in addresses:
+                        visit(page, address)
+                        seen[address] = page.evaluate(FACTS)
+                    expect(page.locator("#main")).to_contain_text("orem ipsum")
+                assert len(changed) > len(addresses) // 2
+            else:
+                for address in addresses:
+                    visit(page, address)
+                    seen[address] = page.evaluate(FACTS)
+            found.append(seen)
+    before, after = found
+    for address in addresses:
+        assert before[address] == after[address], address
