@@ -235,10 +235,12 @@ def test_how_many_hold_a_queue_is_told_to_nobody_else() -> None:
         ledger.submit(pod(f"s{number}", cards(1), namespace="ops", queue="all")).settle()
     ledger.submit(pod("m", cards(1), namespace="ml", queue="all", priority=9)).settle()
     answer = why(ledger.state, ledger.pod("m"))
-    assert "held by ops/s0" in str(answer)
+    assert answer.refused is not None
+    assert (answer.refused.causes[0].held_by[0], answer.refused.causes[0].holders) == ("ops/s0", 7)
     shown = seen_by_ml("pods/ml/m/why", answer)
     [cause] = shown["refused"]["causes"]
-    assert cause["unblocked_by"].endswith("; held by pods of several namespaces")
+    assert (cause["held_by"], cause["holders"]) == ([OF_OTHERS], 0)
+    assert "ops" not in cause["unblocked_by"]
     assert "Pods of lower priority hold what the queue allows" in shown["sentence"]
 
 

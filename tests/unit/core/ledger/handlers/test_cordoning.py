@@ -90,7 +90,10 @@ def test_a_pod_that_waits_is_told_who_cordoned() -> None:
     answer = why(ledger.state, ledger.pod("p1"))
     assert answer.refused is not None
     [cause] = answer.refused.causes
-    assert f"(n1: {WORDS})" in cause.unblocked_by
+    [off] = cause.cordoned
+    assert (off.node, [(each.by, each.reason) for each in off.cordons]) == (
+        "n1", [("ada", "fan"), ("bob", "firmware")]
+    )  # fmt: skip
 
 
 def test_a_reason_that_was_lifted_lets_pods_pass() -> None:

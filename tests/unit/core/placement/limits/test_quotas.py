@@ -93,7 +93,7 @@ def test_what_is_said_names_the_quota_and_the_cure(golden: Golden) -> None:
     assert reported.refused is not None
     (cause,) = reported.refused.causes
     assert "ResourceQuota" in cause.unblocked_by
-    assert cause.unblocked_by.endswith(" team/a")
+    assert cause.held_by == ("team/a",)
 
 
 def test_init_containers_count_where_they_need_more_than_the_others() -> None:
