@@ -21,8 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from apportion.core.workloads.reading import read_documents
-from apportion.runtime.files.manifest_set import read_wish
-from apportion.runtime.files.manifests import Document, read_manifest_files
+from apportion.runtime.files.manifests import Document, read_manifest_files, read_wish
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "examples" / "pods"

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from apportion.binder.binding import ACK_WAIT_S, Binding
+from apportion.binder.binding import ACK_WAIT_S, Binding, Bound, LocalTarget, Outcome
 from apportion.binder.main import DURABLE, PLACEMENTS, QUEUE_IN_FLIGHT_MAX
-from apportion.binder.target import Bound, LocalTarget, Outcome
 from apportion.core.devices.simulating import simulated_devices
 from apportion.core.ledger.handlers.turns import AT_ALLOCATE, handing_out
 from apportion.runtime.ledger.batching import GroupCommit

@@ -19,7 +19,7 @@ import pytest
 
 from apportion.core.identity.configuration import User, configuration
 from apportion.core.identity.identity import Identity
-from apportion.runtime.process.nkeys import new_key, write_seed
+from apportion.runtime.process.reach import new_key, write_seed
 from tests.security.attacked import AUDITOR, USERS, attacked
 from tests.support.facts import Facts
 from tests.support.fleet import rack
@@ -109,7 +109,7 @@ async def test_nats_py_ends_quietly_where_its_reader_has_enough(bus: Bus) -> Non
 
 
 NKEYS = """
-from apportion.runtime.process.nkeys import parse_seed
+from apportion.runtime.process.reach import parse_seed
 class Pair:
     def __init__(self, seed):
         self._pair = parse_seed(seed.decode())

@@ -14,7 +14,7 @@ from apportion.core.ledger.digest import canonical
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.snapshot import FORMAT, MAGIC, Taken, Taking, restore
 from apportion.core.ledger.state import State
-from apportion.intake.attesting import Attesting
+from apportion.intake.reads import Attesting
 from apportion.runtime.jetstream import snapshots as module
 from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
 from apportion.runtime.jetstream.object_store import CHUNK_BYTES, Bucket

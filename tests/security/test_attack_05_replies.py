@@ -15,8 +15,8 @@ import pytest
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import BUCKET
 from apportion.runtime.jetstream.wire import STREAM
-from apportion.runtime.ledger.choosing import SUBJECT as CHOICES
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
+from apportion.runtime.ledger.starting import SUBJECT as CHOICES
 from tests.security.attacked import AGENT, AUDITOR, attacked, pull_nothing
 from tests.security.weakened import GUARDS
 from tests.simulation.hostile import NODE

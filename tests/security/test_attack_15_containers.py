@@ -16,8 +16,7 @@ from apportion.agent.places import Places
 from apportion.agent.shares.regions import Kept, Regions, SharedFile
 from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.owners import Owners
-from apportion.agent.usage.regions import read, tell_pids
-from apportion.agent.usage.uses import Counted, Look
+from apportion.agent.usage.uses import Counted, Look, read, tell_pids
 from apportion.core.grants import RegionPlan
 from apportion.core.grants.region import Region
 from tests.security.tenants import Container

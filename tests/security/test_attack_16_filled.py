@@ -17,9 +17,8 @@ from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.roles import NODES
 from apportion.core.intake.answers import subject_of_node
 from apportion.core.ledger.fold import Change
-from apportion.intake import lanes
-from apportion.intake.lanes import BYTES_AN_HOUR
-from apportion.intake.taking import Refusals, Taking
+from apportion.intake import taking
+from apportion.intake.taking import BYTES_AN_HOUR, Refusals, Taking
 from apportion.runtime.jetstream.client import connect
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, LedgerError
@@ -195,7 +194,7 @@ def test_a_node_appends_so_many_records_in_an_hour(
     guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However small; fifty of them stand for the ten thousand."""
-    monkeypatch.setattr(lanes, "RECORDS_AN_HOUR", 50)
+    monkeypatch.setattr(taking, "RECORDS_AN_HOUR", 50)
     unshared = (UnsharedUsed("n1-g0", "x", 1, 1, 1),)
     with guarded_but(guard):
         sizes = appended_of([UsageRecorded(node="n1", seconds=1, unshared=unshared)] * 100)

@@ -12,7 +12,7 @@ import pytest
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.snapshot import Taking
 from apportion.core.ledger.state import State
-from apportion.intake.attesting import Attesting
+from apportion.intake.reads import Attesting
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.examining import examine
 from apportion.runtime.jetstream.object_store import STORE_API
@@ -30,8 +30,8 @@ from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
 HASTE = """
-from apportion.intake import attesting
-attesting.LOOK_S = 0.2
+from apportion.intake import reads
+reads.LOOK_S = 0.2
 """
 """An intake that looks at snapshots without a pause."""
 GUARD = "attests what it has folded"

@@ -20,7 +20,7 @@ from apportion.core.identity.configuration import configuration
 from apportion.core.identity.identity import readers_of_node
 from apportion.core.intake.sight import subject_of_node
 from apportion.core.ledger.snapshot import Taking
-from apportion.intake import showing
+from apportion.intake import reads
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
@@ -281,11 +281,11 @@ async def test_an_intake_that_may_not_listen_to_agents_connects_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A callout gives new rights to new connections only."""
-    monkeypatch.setattr(showing, "LISTEN_AGAIN_S", 0.01)
+    monkeypatch.setattr(reads, "LISTEN_AGAIN_S", 0.01)
     async with attacked(tmp_path / "nats", of_earlier_build) as bus:
         ledger, metrics, cluster = await bus.connect("intake"), Metrics(), StateFold()
         reader = Reader(ledger, cluster, metrics=metrics, writes="agent")
-        shows = showing.Showing(
+        shows = reads.Showing(
             lambda: cluster.state, reader, ledger, ledger.wire, clock=SystemClock(), metrics=metrics
         )
         reading = asyncio.create_task(reader.run())

@@ -85,7 +85,7 @@ def limits_of(service: str) -> Iterator[None]:
 
     `service` is the module that has its `LIMITS`.
     """
-    from apportion.runtime.service import callers  # noqa: PLC0415
+    from apportion.runtime.service import own_machine  # noqa: PLC0415
     from apportion.runtime.service.limits import Limits  # noqa: PLC0415
 
     most = 1 << 30
@@ -95,8 +95,8 @@ def limits_of(service: str) -> Iterator[None]:
     )  # fmt: skip
     with (
         mock.patch(f"{service}.LIMITS", limits),
-        mock.patch.object(callers, "POD_BYTES_MAX", most),
-        mock.patch.object(callers, "CONTAINERS_MAX", most),
+        mock.patch.object(own_machine, "POD_BYTES_MAX", most),
+        mock.patch.object(own_machine, "CONTAINERS_MAX", most),
     ):
         yield
 

@@ -108,13 +108,13 @@ def appends_under_its_own_ids() -> Iterator[None]:
 @contextlib.contextmanager
 def bounds_what_one_says() -> Iterator[None]:
     """An intake's lanes hold and pass on whatever comes."""
-    from apportion.intake import lanes  # noqa: PLC0415
+    from apportion.intake import taking  # noqa: PLC0415
 
     with (
-        mock.patch.object(lanes, "UNANSWERED_MAX", 1 << 30),
-        mock.patch.object(lanes, "UNANSWERED_BYTES_MAX", 1 << 40),
-        mock.patch.object(lanes.Lane, "pace", return_value=0.0),
-        mock.patch.object(lanes.Lane, "may_change", return_value=True),
+        mock.patch.object(taking, "UNANSWERED_MAX", 1 << 30),
+        mock.patch.object(taking, "UNANSWERED_BYTES_MAX", 1 << 40),
+        mock.patch.object(taking.Lane, "pace", return_value=0.0),
+        mock.patch.object(taking.Lane, "may_change", return_value=True),
     ):
         yield
 
@@ -122,9 +122,9 @@ def bounds_what_one_says() -> Iterator[None]:
 @contextlib.contextmanager
 def attests_what_it_has_folded() -> Iterator[None]:
     """Every snapshot that can be read is attested."""
-    from apportion.intake import attesting  # noqa: PLC0415
+    from apportion.intake import reads  # noqa: PLC0415
 
-    with mock.patch.object(attesting, "_same", return_value=True):
+    with mock.patch.object(reads, "_same", return_value=True):
         yield
 
 
@@ -152,7 +152,7 @@ def asks_for_its_node_alone() -> Iterator[None]:
 @contextlib.contextmanager
 def budgets_a_nodes_hour() -> Iterator[None]:
     """A node may append as many bytes and records as it sends."""
-    from apportion.intake.lanes import Lane  # noqa: PLC0415
+    from apportion.intake.taking import Lane  # noqa: PLC0415
 
     with mock.patch.object(Lane, "may_append", return_value=True):
         yield
@@ -161,7 +161,7 @@ def budgets_a_nodes_hour() -> Iterator[None]:
 @contextlib.contextmanager
 def asks_what_a_pod_held() -> Iterator[None]:
     """Use is taken of any pod that the state does not know, or that moved."""
-    from apportion.intake.holdings import Holdings  # noqa: PLC0415
+    from apportion.intake.taking import Holdings  # noqa: PLC0415
 
     async def never(*_: object) -> None:
         return None
@@ -173,7 +173,7 @@ def asks_what_a_pod_held() -> Iterator[None]:
 @contextlib.contextmanager
 def records_seconds_once() -> Iterator[None]:
     """The same seconds of a container may be recorded again and again."""
-    from apportion.intake.lanes import Lane  # noqa: PLC0415
+    from apportion.intake.taking import Lane  # noqa: PLC0415
 
     with mock.patch.object(Lane, "used_twice", return_value=""):
         yield
@@ -182,7 +182,7 @@ def records_seconds_once() -> Iterator[None]:
 @contextlib.contextmanager
 def misses_what_was_attested() -> Iterator[None]:
     """Snapshots that are gone are not missed."""
-    from apportion.intake.attesting import Attesting  # noqa: PLC0415
+    from apportion.intake.reads import Attesting  # noqa: PLC0415
 
     never = property(lambda _: False, lambda *_: None)
     with mock.patch.object(Attesting, "_gone", never, create=True):

@@ -23,7 +23,7 @@ from apportion.core.ledger.moments import micros_of
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import EVENTS_MAX, LOOKS_MAX, DecisionEvent, Engine
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
-from apportion.intake import lanes
+from apportion.intake import taking
 from apportion.runtime.jetstream.stream import DUPLICATE_WINDOW_S
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
@@ -183,7 +183,9 @@ class Auditor:
     def _check_flood(self, revision: int, intake: str) -> None:
         """An intake appends changes of a node within its budget, whatever the agent sends."""
         self._floods[intake] += 1
-        budget = lanes.CHANGES_BURST * self.connections[intake] + lanes.CHANGES_RATE * self._now_s()
+        budget = (
+            taking.CHANGES_BURST * self.connections[intake] + taking.CHANGES_RATE * self._now_s()
+        )
         if self._floods[intake] > budget + 1:
             self._complain(f"revision {revision}: {intake} appends a flood of {hostile.NODE}")
 

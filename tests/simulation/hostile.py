@@ -16,7 +16,7 @@ from msgspec import structs
 
 from apportion.core.intake.answers import subject_of_node
 from apportion.core.ledger.state import Phase, State
-from apportion.intake.lanes import UNANSWERED_MAX
+from apportion.intake.taking import UNANSWERED_MAX
 from apportion_schemas import (
     AllocationFailed,
     Device,

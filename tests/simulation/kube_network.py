@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from apportion.runtime.kube.client import Answer, KubeApi, KubeUnavailable
-from apportion.runtime.service.kube_options import KubeChoice
+from apportion.runtime.service.options import KubeChoice
 from tests.simulation.loop import rest
 from tests.simulation.weather import Weather
 from tests.support.memory_kube import MemoryKube, status_body

@@ -38,8 +38,8 @@ from apportion.core.placement.queueing import hints
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.reservations import Reservations
-from apportion.intake import attesting, taking
-from apportion.intake.lanes import Lane
+from apportion.intake import reads, taking
+from apportion.intake.taking import Lane
 from apportion.runtime.jetstream.object_store import BadObject
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.batching import Appended
@@ -451,7 +451,7 @@ def _snapshot_believed(patch: Patch) -> None:
 
 def _forged_snapshot_attested(patch: Patch) -> None:
     """An intake attests every snapshot that it can read."""
-    patch.setattr(attesting, "_same", lambda *_: True)
+    patch.setattr(reads, "_same", lambda *_: True)
 
 
 def _dead_members_stay(patch: Patch) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from apportion.binder.binding import Binding
+from apportion.binder.binding import Binding, Bound, Failed, Outcome
 from apportion.binder.kubernetes import target as kubernetes_target
 from apportion.binder.kubernetes.target import KubernetesTarget
-from apportion.binder.target import Bound, Failed, Outcome
 from apportion.core.devices.demand import Known
 from apportion.core.ledger.handlers.unattributed_devices import taken
 from apportion.core.ledger.state import NodeState

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from apportion.binder.target import Bound, Evicted, Failed, Outcome
+from apportion.binder.binding import Bound, Evicted, Failed, Outcome
 from apportion_schemas import PodEvicted, PodPlaced, PodResized
 from tests.simulation.loop import rest
 from tests.simulation.weather import Weather

@@ -21,8 +21,8 @@ import structlog
 
 from apportion.agent import main as agent
 from apportion.agent.reporting.agent import RESAY_S
-from apportion.intake import lanes
 from apportion.intake import main as intake
+from apportion.intake import taking
 from apportion.runtime.files.fleets import SimulatedNode, numbered_nodes
 from apportion.runtime.kube import watch as kube_watch
 from apportion.scheduler import main as scheduler
@@ -290,7 +290,7 @@ def _as_here(seed: int) -> Iterator[None]:
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kube_watch, "PAGE", PAGE)
-        patch.setattr(lanes, "CHANGES_BURST", CHANGES_BURST)
+        patch.setattr(taking, "CHANGES_BURST", CHANGES_BURST)
         yield
     random.setstate(before)
 

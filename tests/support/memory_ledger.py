@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from apportion.runtime.jetstream.wire import LostReply
-from apportion.runtime.ledger.drafts import check_batch
+from apportion.runtime.ledger.batching import check_batch
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
     Delivery,

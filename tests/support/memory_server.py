@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from apportion.runtime.jetstream.stream import DUPLICATE_WINDOW_S
-from apportion.runtime.ledger.drafts import is_same
+from apportion.runtime.ledger.batching import is_same
 from apportion.runtime.ledger.port import (
     Draft,
     DuplicateRefused,

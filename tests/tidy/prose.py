@@ -34,7 +34,7 @@ METHODS: Final = frozenset((
 OUTSIDE: Final = {
     "services/apportion/binder/kubernetes/gangs.py": "the API server says only here which it means",
     "services/apportion/callout/tokens.py": "the API server's error may have the token in it",
-    "services/apportion/runtime/jetstream/refusals.py": "nats-py gives no code of this error",
+    "services/apportion/runtime/jetstream/client.py": "nats-py gives no code of this error",
     "services/apportion/runtime/files/safe_yaml.py": "the parser's message, cut to its first line",
 }
 """Modules that read a text of others, with the reason."""

@@ -112,7 +112,7 @@ from apportion.core.workloads.lint.checking import checked
 from apportion.core.workloads.lint.typo_checks import suspects
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.runtime.files.manifests import read_manifest_files
-from apportion.runtime.files.manifest_set import read_wish
+from apportion.runtime.files.manifests import read_wish
 
 from tests.support.fleet import observed as node
 from tests.support.ledger_of import Ledger

@@ -18,16 +18,15 @@ from apportion.admission.reviews import LIMITS, Reviews
 from apportion.core.ledger.state import State
 from apportion.core.workloads.schedulers import OURS
 from apportion.runtime.jetstream import client as jetstream
-from apportion.runtime.jetstream.following_configuration import (
+from apportion.runtime.jetstream.following import (
     ConfigurationLedger,
     configuration_rules,
 )
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
 from apportion.runtime.service.http import HttpServer, listening
-from apportion.runtime.service.kube_options import dra_option
 from apportion.runtime.service.lifecycle import Service, run_service
-from apportion.runtime.service.options import Command, service_options, stop_with
+from apportion.runtime.service.options import Command, dra_option, service_options, stop_with
 from apportion.runtime.service.serving_tls import (
     CERTIFICATE,
     KEY,

@@ -26,8 +26,8 @@ from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.lint.typo_checks import suspects
 from apportion.core.workloads.schedulers import scheduler_names
 from apportion.runtime.process.metrics import Metrics
-from apportion.runtime.service.callers import PodTooLarge, answering, read_body, read_pod
 from apportion.runtime.service.limits import Limits
+from apportion.runtime.service.own_machine import PodTooLarge, answering, read_body, read_pod
 from apportion_schemas import Configuration
 from apportion_schemas.decoding import from_outside
 

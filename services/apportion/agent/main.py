@@ -15,13 +15,12 @@ import click
 from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet.port import NotPrepared
+from apportion.agent.nvidia.driver import IGNORED_XIDS, NOTICE_XIDS, QUIET_S, XID_MAX
 from apportion.agent.nvidia.mig import OurInstances
 from apportion.agent.nvidia.nvml import NvmlBackend
-from apportion.agent.nvidia.xids import IGNORED_XIDS, NOTICE_XIDS, QUIET_S, XID_MAX
 from apportion.agent.options import places_options
 from apportion.agent.places import Places, may_administer
-from apportion.agent.reporting.agent import Agent, Node
-from apportion.agent.reporting.intake_client import IntakeClient
+from apportion.agent.reporting.agent import Agent, IntakeClient, Node
 from apportion.agent.simulated import SimulatedBackend
 from apportion.core.configuration.offering import NO_CDI, NO_MPS, NO_RIGHT
 from apportion.core.ledger.handlers.turns import AT_ALLOCATE, AT_START, handing_out

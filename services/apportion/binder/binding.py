@@ -1,10 +1,12 @@
 """From a delivered placement to a recorded binding, and from a delivered eviction to its effect.
 
 The state decides, not the delivery: a placement is bound only while the fold, having passed it,
-holds it for the pod's live one. Invariants: a delivery is acknowledged only after what came of it
-is durable in the ledger, so a binder may die anywhere, and a delivery may come any number of times;
-what this build cannot read is not acknowledged but given back, and nothing more is taken, so that
-a binder of a newer build finds it there.
+holds it for the pod's live one. Where it takes effect stands behind `Target`: Kubernetes by one
+`pods/binding` call, or one deletion (`kubernetes.target`); where there is no Kubernetes the ledger
+is all there is. Invariants: a delivery is acknowledged only after what came of it is durable in the
+ledger, so a binder may die anywhere, and a delivery may come any number of times; what this build
+cannot read is not acknowledged but given back, and nothing more is taken, so that a binder of a
+newer build finds it there.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from apportion.binder.target import Bound, Evicted, Failed, Outcome, Target
+import msgspec
+
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.handlers.turns import ahead
 from apportion.core.ledger.state import Phase, State
@@ -36,9 +39,7 @@ from apportion_schemas import (
 from apportion_schemas.catalogue import untoken
 from apportion_schemas.quantities import TEXT_MAX
 
-_log = logging.getLogger(__name__)
 T = TypeVar("T")
-
 BIND_TIMEOUT_S = 20.0
 ACK_WAIT_S = 6.0
 """A binder that died has its deliveries handed to another after this long; one that is merely slow
@@ -54,6 +55,62 @@ TURN = BackOff(0.1, 1.0)
 """How long one rests whose turn on its node has not come, or whose agent is away."""
 HOLD_S = 20.0
 """How long at most bindings wait for an agent that is away: a restart takes some seconds."""
+
+_log = logging.getLogger(__name__)
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """The pod is bound to the node of the placement, now or already."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The pod is not bound. `final`: trying this placement again cannot help.
+
+    `unknown`: nobody answered, so the pod may be bound all the same; such a placement is never
+    given up, for its devices may be in use. `waits`: what it needs is on its way, so that it is
+    tried however often that takes, until it is `final`.
+    """
+
+    message: str
+    final: bool
+    unknown: bool = False
+    waits: bool = False
+
+
+class Evicted(msgspec.Struct, frozen=True):
+    """The pod is told to go, or has gone; its end is for the watcher to tell."""
+
+
+Outcome = Bound | Failed
+
+
+class Target(Protocol):
+    """One place where pods are bound to nodes."""
+
+    async def bind(self, placed: PodPlaced) -> Outcome:
+        """Bind the pod. What goes wrong is an outcome, not an exception."""
+
+    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+        """Let the pod end, with the grace that is its own. As `bind` it may be asked again."""
+
+    async def resize(self, resized: PodResized) -> Failed | None:
+        """Let the pod say what it holds now. `final`: there is no such pod any more."""
+
+
+class LocalTarget:
+    """No API server: the agent of the node acts on the ledger's PodBound alone."""
+
+    async def bind(self, placed: PodPlaced) -> Outcome:  # noqa: ARG002 - nothing can go wrong
+        """See `Target`."""
+        return Bound()
+
+    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:  # noqa: ARG002 - as above
+        """See `Target`: its source reads the event, and lets the pod go."""
+        return Evicted()
+
+    async def resize(self, resized: PodResized) -> Failed | None:  # noqa: ARG002 - as above
+        """See `Target`: the ledger says it."""
+        return None
 
 
 class Binding:

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import click
 
-from apportion.binder.binding import ACK_WAIT_S, IN_FLIGHT_MAX, Binding
-from apportion.binder.target import LocalTarget, Target
+from apportion.binder.binding import ACK_WAIT_S, IN_FLIGHT_MAX, Binding, LocalTarget, Target
 from apportion.core.ledger.fold import Change
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ConfigError, ServiceConfig
-from apportion.runtime.service.kube_options import (
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import (
     KubeChoice,
     dra_option,
     kube_choice,
     kubernetes_options,
+    service_options,
+    stop_with,
 )
-from apportion.runtime.service.lifecycle import Service, run_service
-from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
 
 DURABLE = "binder"
@@ -77,11 +77,10 @@ async def body(service: Service, target: Target | None = None) -> None:
 async def kube_body(service: Service, kube: KubeChoice, beside: Beside) -> None:
     """One life of the binder of a Kubernetes cluster, until cancelled."""
     from apportion.binder.kubernetes.allocatable import Allocatable  # noqa: PLC0415
-    from apportion.binder.kubernetes.gangs import Gangs  # noqa: PLC0415 - see kube_options
-    from apportion.binder.kubernetes.pace import Pace  # noqa: PLC0415
+    from apportion.binder.kubernetes.gangs import Gangs  # noqa: PLC0415 - see KubeChoice
     from apportion.binder.kubernetes.pod_events import Telling  # noqa: PLC0415
     from apportion.binder.kubernetes.slices import Dra  # noqa: PLC0415
-    from apportion.binder.kubernetes.target import KubernetesTarget  # noqa: PLC0415
+    from apportion.binder.kubernetes.target import KubernetesTarget, Pace  # noqa: PLC0415
     from apportion.runtime.kube.client import Reach  # noqa: PLC0415
 
     async with open_session(service) as session, kube.open() as api:

@@ -28,7 +28,7 @@ from apportion.core.identity.permissions import permissions_of, role_of
 from apportion.runtime.jetstream.wire import Message, Wire
 from apportion.runtime.kube.client import KubeRefused, KubeUnavailable
 from apportion.runtime.ledger.port import LedgerUnavailable
-from apportion.runtime.process.nkeys import KeyPair
+from apportion.runtime.process.reach import KeyPair
 from apportion.runtime.service.lifecycle import Service
 
 TOGETHER_MAX: Final = 32

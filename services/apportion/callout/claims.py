@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from apportion.core.identity.permissions import ANSWER_S, Permissions
-from apportion.runtime.process.nkeys import KeyPair
+from apportion.runtime.process.reach import KeyPair
 from apportion_schemas.decoding import from_outside
 
 REQUEST_BYTES_MAX: Final = 256 << 10

@@ -22,10 +22,15 @@ from apportion.core.identity.identity import InvalidIdentity
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.process.config import ConfigError, ServiceConfig
-from apportion.runtime.process.nkeys import ACCOUNT, KeyPair
-from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.process.reach import ACCOUNT, KeyPair
 from apportion.runtime.service.lifecycle import Service, run_service
-from apportion.runtime.service.options import service_options, stop_with
+from apportion.runtime.service.options import (
+    KubeChoice,
+    kube_choice,
+    kubernetes_options,
+    service_options,
+    stop_with,
+)
 
 AUDIENCE = "apportion-nats"
 NAMESPACE = "apportion"
@@ -145,7 +150,7 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
 
 async def body(service: Service, choice: Choice) -> None:
     """One life of the service, until cancelled."""
-    from apportion.callout.answering import Answering  # noqa: PLC0415 - see kube_options
+    from apportion.callout.answering import Answering  # noqa: PLC0415 - see KubeChoice
     from apportion.callout.tokens import Tokens  # noqa: PLC0415 - the same
 
     ledger = await jetstream.connect(service.config.nats_url, name=service.name)

@@ -19,8 +19,8 @@ from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.extender.wire import BindingArgs
-from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
 from apportion.runtime.ledger.port import LedgerError
+from apportion.runtime.ledger.starting import SUBJECT, Choice, Heard
 from apportion_schemas.decoding import from_outside
 
 BIND_TIMEOUT_S = 20.0

@@ -31,8 +31,8 @@ from apportion.extender.wire import (
     decode_filter,
 )
 from apportion.runtime.process.metrics import Metrics
-from apportion.runtime.service.callers import answering, read_body
 from apportion.runtime.service.limits import Limits
+from apportion.runtime.service.own_machine import answering, read_body
 
 PREFIXES = ("/scheduler", "")
 """gpu-admission's, and HAMi's."""

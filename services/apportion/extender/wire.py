@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from apportion.runtime.service.callers import read_pod
+from apportion.runtime.service.own_machine import read_pod
 from apportion_schemas.decoding import from_outside
 
 NODES_MAX = 20_000

@@ -41,7 +41,7 @@ from apportion.gateway.usage import Uses
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.reports import read_prices
-from apportion.runtime.jetstream.server.monitoring import monitor_url
+from apportion.runtime.jetstream.server.embedded import monitor_url
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import NotPermitted

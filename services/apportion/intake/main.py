@@ -6,8 +6,7 @@ import sys
 
 import click
 
-from apportion.intake.attesting import Attesting
-from apportion.intake.showing import Showing
+from apportion.intake.reads import Attesting, Showing
 from apportion.intake.taking import Refusals, Taking
 from apportion.runtime.jetstream.ledger import JetStreamLedger
 from apportion.runtime.ledger.membership import beat

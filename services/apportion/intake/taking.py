@@ -1,10 +1,17 @@
 """Requests of agents to appends and answers: one lane after the other's event, all lanes at once.
 
-Invariant: each request is answered once, or not at all where nobody may be answered, its lane is
-full, or this life of the process ends; its sender asks again then.
+Each node's agent has a bounded, paced queue. What `read` makes of a request's bytes is of a type
+that an agent may write, about the node that asked, and this build encodes it again: nothing of the
+sender's spelling reaches the ledger. Invariants: each request is answered once, or not at all where
+nobody may be answered, its lane is full, or this life of the process ends; its sender asks again
+then. A lane holds no more than its share whatever is sent to it, nor all of them together more than
+a process has, and what does not fit is dropped before anybody reads it; so a flood fills the lane
+of its own node alone. What a request costs does not depend on how many nodes there are.
 
-What `read` makes of a request's bytes is of a type that an agent may write, about the node that
-asked, and this build encodes it again: nothing of the sender's spelling reaches the ledger.
+An agent sums up an hour, in which pods end and move, so it names with each share the revision of
+the pod's binding, and the ledger's own records say what the pod held by it. Invariant: use is taken
+only of a pod that held the device on that node, for no longer than it can have, and at most two
+days and an hour after its end.
 """
 
 from __future__ import annotations
@@ -13,11 +20,14 @@ import asyncio
 import contextlib
 import hashlib
 import sys
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from apportion.core.intake.answers import (
     EXPECTED,
@@ -32,11 +42,18 @@ from apportion.core.intake.answers import (
     node_of_subject,
     refused_id,
 )
+from apportion.core.intake.buckets import Bucket
 from apportion.core.intake.inventory import jump
-from apportion.core.intake.judging import AGENTS_EVENTS, Doubt, Known, Refusal, judge
+from apportion.core.intake.judging import (
+    AGENTS_EVENTS,
+    USE_SECONDS_MAX,
+    Doubt,
+    Known,
+    Refusal,
+    judge,
+    misnamed,
+)
 from apportion.core.ledger.state import State
-from apportion.intake.holdings import Holdings
-from apportion.intake.lanes import BYTES_AN_HOUR, HELD_S, RECORDS_AN_HOUR, Lane, Lanes
 from apportion.runtime.ledger.port import (
     Draft,
     DuplicateRefused,
@@ -54,6 +71,10 @@ from apportion_schemas import (
     Event,
     InvalidEvent,
     NodeReported,
+    PodAdopted,
+    PodBound,
+    PodGone,
+    PodPlaced,
     ReportRefused,
     UnknownEvent,
     UnreadableEvent,
@@ -66,7 +87,39 @@ from apportion_schemas.catalogue import BY_TYPE, SUBJECTS, token
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.envelope import EventError
 from apportion_schemas.quantities import TEXT_MAX
+from apportion_schemas.usage import ShareUsed
 
+UNANSWERED_MAX: Final = 64
+"""Of one node: twice what its agent ever has under way."""
+UNANSWERED_BYTES_MAX: Final = 4 << 20
+BYTES_OF_ALL_MAX: Final = 256 << 20
+"""Of all nodes together: whoever speaks for every node could fill as many lanes as it likes."""
+RATE: Final = 100.0
+"""Events of one node each second, for longer than a burst."""
+BURST: Final = 500.0
+"""Twice the pods that a kubelet runs, all at once."""
+CHANGES_RATE: Final = 1.0
+CHANGES_BURST: Final = 128.0
+"""Changes of a node's inventory: all of its cards may fail at once, and recover."""
+RECORDS_AN_HOUR: Final = 10_000
+BYTES_AN_HOUR: Final = 16 << 20
+"""What is appended of one node in an hour: sixty times what a kubelet full of short jobs makes."""
+BYTES_OF_A_TOKEN: Final = 4_096
+LANES_MAX: Final = 20_000
+"""More than the nodes of the largest cluster; idle ones make room for others."""
+LOOKED_AT: Final = 4
+"""So many of those that asked longest ago are looked at for one that is idle."""
+OVERLAP_S: Final = 120.0
+"""Clocks are set, and an agent rounds; records of one container overlap by no more."""
+USED_MAX: Final = 4_096
+HELD_S: Final = 600.0
+"""For so long it is remembered that a report was held."""
+LATE_S: Final = 3_600
+"""Clocks differ, and a container may run on for a while after its pod left the cluster."""
+KEPT_MAX: Final = 4_096
+"""Bindings, and ends of pods, that are not read twice."""
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 BASIS_WAIT_S: Final = 5.0
 """For so long an event waits until this process has read what its agent had."""
 AGAIN_S: Final = 1.0
@@ -79,6 +132,238 @@ HOLD_S: Final = 3.0
 """A jump is believed when it is seen again so much later."""
 EARLY: Final = 0.5
 """Of it: whoever asks again does so at a time of its own."""
+
+
+class Room:
+    """How many bytes the lanes hold together, of how many requests."""
+
+    taken = 0
+    unanswered = 0
+
+
+class Lane:
+    """The requests of one node, in the order in which they came."""
+
+    def __init__(self, node: str, now_s: float, room: Room) -> None:
+        self.node = node
+        self.held = ""
+        self.held_s = 0.0
+        self.work: asyncio.Task[None] | None = None
+        self._waiting: deque[Request] = deque()
+        self._bucket = Bucket(RATE, BURST, now_s)
+        self._changes = Bucket(CHANGES_RATE, CHANGES_BURST, now_s)
+        self._records = Bucket(RECORDS_AN_HOUR / 3_600, RECORDS_AN_HOUR, now_s)
+        self._size = Bucket(BYTES_AN_HOUR / 3_600, BYTES_AN_HOUR, now_s)
+        self._used: dict[tuple[str, ...], tuple[float, str]] = {}
+        self._unanswered = 0
+        self._bytes = 0
+        self._room = room
+
+    def put(self, request: Request) -> bool:
+        """Queue it, if there is room."""
+        size = len(request.payload)
+        if self._unanswered >= UNANSWERED_MAX or self._bytes + size > UNANSWERED_BYTES_MAX:
+            return False
+        if self._room.taken + size > BYTES_OF_ALL_MAX:
+            return False
+        self._unanswered += 1
+        self._bytes += size
+        self._room.unanswered += 1
+        self._room.taken += size
+        self._waiting.append(request)
+        return True
+
+    def next(self) -> Request | None:
+        """The one that waits longest; whoever takes it says when it is `over`."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def over(self, request: Request) -> None:
+        """It was answered, or never will be."""
+        self._unanswered -= 1
+        self._bytes -= len(request.payload)
+        self._room.unanswered -= 1
+        self._room.taken -= len(request.payload)
+
+    def pace(self, request: Request, now_s: float) -> float:
+        """For how many seconds to wait before it is read: by number, and by size."""
+        return self._bucket.take(1 + len(request.payload) / BYTES_OF_A_TOKEN, now_s)
+
+    def may_change(self, now_s: float) -> bool:
+        """Whether its inventory may change again already."""
+        return self._changes.may_take(1, now_s)
+
+    def may_append(self, size: int, now_s: float) -> bool:
+        """Whether so many bytes more are within what the node may append in an hour."""
+        return self._records.may_take(1, now_s) and self._size.may_take(size, now_s)
+
+    def used_twice(self, event: Event, data: UsageRecorded) -> str:
+        """Which container's use of a device overlaps with an earlier record, in words, or nothing.
+
+        The same event may come again, as when its answer was lost. What is remembered here is of
+        one intake's life.
+        """
+        ends_s = datetime.fromisoformat(event.time).timestamp()
+        for share in data.shares:
+            key = share.pod, share.container, share.device, str(share.instance)
+            before_s, identity = self._used.get(key, (0.0, ""))
+            begins_s = ends_s - min(share.seconds, data.seconds)
+            if identity and identity != event.id and begins_s < before_s - OVERLAP_S:
+                return f"the seconds of pod {share.pod} on {share.device} are recorded already"
+        for share in data.shares:
+            key = share.pod, share.container, share.device, str(share.instance)
+            self._used.pop(key, None)
+            self._used[key] = ends_s, event.id
+        while len(self._used) > USED_MAX:
+            del self._used[next(iter(self._used))]
+        return ""
+
+    def idle(self, now_s: float) -> bool:
+        """Whether nothing would be forgotten with it."""
+        held = self.held and now_s - self.held_s <= HELD_S
+        buckets = (self._bucket, self._changes, self._records, self._size)
+        full = all(each.full(now_s) for each in buckets)
+        return full and not held and not self._unanswered
+
+
+class Lanes:
+    """The lane of each node that asked lately, in the order in which they last did."""
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[str, Lane] = OrderedDict()
+        self._room = Room()
+
+    def of(self, node: str, now_s: float) -> Lane | None:
+        """Its lane; None where there are too many, which only an intruder could bring about."""
+        lane = self._lanes.get(node)
+        if lane is None:
+            if len(self._lanes) >= LANES_MAX:
+                # One that is idle of those that asked longest ago makes room; others go to the end.
+                for oldest in list(islice(self._lanes.values(), LOOKED_AT)):
+                    if oldest.idle(now_s):
+                        del self._lanes[oldest.node]
+                        break
+                    self._lanes.move_to_end(oldest.node)
+            if len(self._lanes) >= LANES_MAX:
+                return None
+            lane = self._lanes[node] = Lane(node, now_s, self._room)
+        self._lanes.move_to_end(node)
+        return lane
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests wait, of all nodes together."""
+        return self._room.unanswered
+
+
+class Held(Struct, frozen=True):
+    """What a pod held by one binding: its name, the node, the devices, and since when."""
+
+    name: str
+    node: str
+    devices: frozenset[str]
+    since_s: float
+
+
+class Holdings:
+    """Reads bindings of an intake's ledger, each once."""
+
+    def __init__(self, state: State, ledger: Ledger) -> None:
+        self._state = state
+        self._ledger = ledger
+        self._held: OrderedDict[tuple[str, int], Held] = OrderedDict()
+        self._ended: OrderedDict[str, float] = OrderedDict()
+
+    async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
+        """Why one of the doubtful shares is not what its pod held; None where all are.
+
+        Raises LedgerUnavailable.
+        """
+        for share in doubt.shares:
+            refusal = await self._refusal(_seconds(event), doubt.record, share)
+            if refusal is not None:
+                return refusal
+        return None
+
+    async def _refusal(
+        self, until_s: float, record: UsageRecorded, share: ShareUsed
+    ) -> Refusal | None:
+        held = await self._by(share)
+        if held is None:
+            return _no(f"pod {share.pod} was not bound by revision {share.bound}")
+        if held.name != f"{share.namespace}/{share.name}":
+            return misnamed(share, held.name)
+        if held.node != record.node or share.device not in held.devices:
+            return _no(f"pod {share.pod} held nothing of {share.device} on {record.node}")
+        if share.pod not in self._state.pods:
+            ended_s = await self._end(share.pod)
+            if ended_s is None or ended_s + LATE_S < until_s - min(record.seconds, USE_SECONDS_MAX):
+                return Refusal("late", f"pod {share.pod} had ended before that time")
+            until_s = min(until_s, ended_s)
+        if share.seconds > max(until_s - held.since_s, 0) + LATE_S:
+            return _no(f"pod {share.pod} was not bound for {share.seconds:,} seconds")
+        return None
+
+    async def _by(self, share: ShareUsed) -> Held | None:
+        """What the binding that the share names gave to its pod."""
+        key = share.pod, share.bound
+        if key not in self._held:
+            event = await self._read(share.bound)
+            found = await self._given(event) if event is not None else None
+            if found is None or found[0] != share.pod:
+                return None
+            _keep(self._held, key, found[1])
+        return self._held[key]
+
+    async def _given(self, event: Event) -> tuple[str, Held] | None:
+        """The pod, and what it held from this event on: a binding, or an adoption."""
+        data, since_s = event.data, _seconds(event)
+        if isinstance(data, PodAdopted):
+            name = f"{data.submitted.namespace}/{data.submitted.name}"
+        elif isinstance(data, PodBound):
+            bound, decision = data, await self._read(event.cause)
+            if decision is None or not isinstance(decision.data, PodPlaced):
+                return None
+            data = decision.data
+            if (data.pod, data.node, data.attempt) != (bound.pod, bound.node, bound.attempt):
+                return None
+            name = f"{data.namespace}/{data.name}"
+        else:
+            return None
+        devices = frozenset(share.device for share in data.shares)
+        return data.pod, Held(name, data.node, devices, since_s)
+
+    async def _end(self, pod: str) -> float | None:
+        """When the pod left the cluster, in seconds since 1970; None where no event says so."""
+        if pod not in self._ended:
+            revision = await self._ledger.last_on_subject(f"{SUBJECTS}.workload.{token(pod)}")
+            event = await self._read(revision)
+            if event is None or not isinstance(event.data, PodGone):
+                return None
+            _keep(self._ended, pod, _seconds(event))
+        return self._ended[pod]
+
+    async def _read(self, revision: int) -> Event | None:
+        record = await self._ledger.record_at(revision) if revision > 0 else None
+        if record is None:
+            return None
+        try:
+            return decode(record.payload, subject=record.subject)
+        except EventError:
+            return None
+
+
+def _keep(known: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
+    known[key] = value
+    if len(known) > KEPT_MAX:
+        known.popitem(last=False)
+
+
+def _no(why: str) -> Refusal:
+    return Refusal("implausible-use", why)
+
+
+def _seconds(event: Event) -> float:
+    return datetime.fromisoformat(event.time).timestamp()
 
 
 class Taking:

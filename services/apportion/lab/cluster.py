@@ -28,8 +28,7 @@ from apportion.lab.planning import Plan, plan
 from apportion.lab.recording import Recorded
 from apportion.lab.replaying import Otherwise, replay
 from apportion.runtime.files.fleets import SimulatedNode
-from apportion.runtime.files.manifest_set import read_wish
-from apportion.runtime.files.manifests import read_manifest_files
+from apportion.runtime.files.manifests import read_manifest_files, read_wish
 from apportion_schemas import PodGone, PodGroupObserved, PolicyChanged, QueueObserved, QuotaObserved
 
 Row = dict[str, Any]

@@ -65,8 +65,12 @@ from apportion.lab.changes import (
 )
 from apportion.lab.course import Course, copied
 from apportion.lab.fitting import EmptyFleet
-from apportion.runtime.files.manifest_set import TooManyPods, read_wish, undeclared_queues
-from apportion.runtime.files.manifests import read_manifest_text
+from apportion.runtime.files.manifests import (
+    TooManyPods,
+    read_manifest_text,
+    read_wish,
+    undeclared_queues,
+)
 from apportion.runtime.ledger.starting import is_command
 from apportion_schemas import (
     DeviceCordoned,

@@ -29,7 +29,6 @@ from apportion.core.placement.queueing.hints import BY_EVENT
 from apportion.core.placement.queueing.shape_queue import is_pending
 from apportion.core.placement.queueing.sharding import shard
 from apportion.runtime.ledger.batching import FEW_DRAFTS
-from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import (
     Draft,
@@ -43,6 +42,7 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.ledger.starting import SUBJECT, Choice, Heard
 from apportion.runtime.process.clock import BackOff, Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion.scheduler.fencing import fence

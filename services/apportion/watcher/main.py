@@ -13,14 +13,15 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.config import ConfigError, ServiceConfig
-from apportion.runtime.service.kube_options import (
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import (
     KubeChoice,
     dra_option,
     kube_choice,
     kubernetes_options,
+    service_options,
+    stop_with,
 )
-from apportion.runtime.service.lifecycle import Service, run_service
-from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import open_session
 from apportion.watcher.local.manifest_folder import ManifestFolder
 from apportion.watcher.local.watching import Watching
@@ -160,7 +161,7 @@ async def kube_body(
     compare_every_s: float,
 ) -> None:
     """One life of the watcher of a cluster, until cancelled."""
-    from apportion.runtime.kube.dra import require_dra  # noqa: PLC0415 - see kube_options
+    from apportion.runtime.kube.examining import require_dra  # noqa: PLC0415 - see KubeChoice
     from apportion.watcher.kubernetes.watching import kubernetes_watching  # noqa: PLC0415
 
     async with open_session(service) as session, kube.open() as api:

@@ -6,7 +6,7 @@ import pytest
 
 from apportion.core.workloads.pods.gangs import VOLCANO
 from apportion.runtime.kube.client import KubeRefused
-from apportion.runtime.kube.discovery import Discovery
+from apportion.runtime.kube.watch import Discovery
 from apportion.runtime.process.clock import SystemClock
 from tests.contracts.kube.places import PODS, Place, ask, bind, get, make, status_of, told
 from tests.support.kube_objects import kube_node, kube_pod

@@ -10,7 +10,7 @@ import pytest
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import connect
-from apportion.runtime.jetstream.following_configuration import (
+from apportion.runtime.jetstream.following import (
     ConfigurationLedger,
     configuration_rules,
 )

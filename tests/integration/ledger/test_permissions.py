@@ -13,8 +13,8 @@ from apportion.runtime.jetstream.object_store import STORE_API
 from apportion.runtime.jetstream.server.embedded import ROLES
 from apportion.runtime.jetstream.snapshots import BEGINNING, BUCKET, CONFIGURATION
 from apportion.runtime.jetstream.wire import STREAM
-from apportion.runtime.ledger.choosing import SUBJECT as CHOICES
 from apportion.runtime.ledger.port import Draft, LedgerUnavailable, NotPermitted
+from apportion.runtime.ledger.starting import SUBJECT as CHOICES
 from tests.support.nats import Bus, draft
 from tests.support.polling import until
 

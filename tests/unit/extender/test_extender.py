@@ -13,8 +13,8 @@ from apportion.core.placement.fit_query import FitQuery
 from apportion.extender.binding import DECIDED_TIMEOUT_S, ExtenderBinding
 from apportion.extender.extender import UNTOLD, Extender, scaled
 from apportion.extender.wire import BindingArgs, decode_binding, decode_filter
-from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
 from apportion.runtime.ledger.port import LedgerUnavailable
+from apportion.runtime.ledger.starting import SUBJECT, Choice, Heard
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     BindFailed,

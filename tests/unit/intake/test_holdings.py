@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.intake.judging import Doubt, Refusal, judge
-from apportion.intake.holdings import Holdings
+from apportion.intake.taking import Holdings
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import (

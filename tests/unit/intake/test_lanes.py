@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from apportion.intake import lanes as lanes_module
-from apportion.intake.lanes import (
+from apportion.intake import taking as lanes_module
+from apportion.intake.taking import (
     BYTES_AN_HOUR,
     BYTES_OF_ALL_MAX,
     LOOKED_AT,

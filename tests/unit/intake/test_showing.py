@@ -6,7 +6,7 @@ import pytest
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.intake.showing import Showing
+from apportion.intake.reads import Showing
 from apportion.runtime.jetstream.client import Connection
 from apportion.runtime.ledger.port import LedgerUnavailable
 from apportion.runtime.ledger.reader import Reader, StateFold

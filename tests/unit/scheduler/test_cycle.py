@@ -10,7 +10,7 @@ import pytest
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase
 from apportion.core.placement.engine import EVENTS_MAX
-from apportion.runtime.ledger import choosing
+from apportion.runtime.ledger import starting
 from apportion.runtime.ledger.batching import FEW_DRAFTS, Appended
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
@@ -186,9 +186,9 @@ def test_a_choice_is_served_once_the_prices_are_known() -> None:
         running = asyncio.create_task(scheduler.run())
         await rest(10.0)
         for uid, model in (("early", "T4"), ("late", "A10")):
-            choice = choosing.Choice(pod=uid, node=f"of-{uid}")
+            choice = starting.Choice(pod=uid, node=f"of-{uid}")
             extender = MemoryLedger(scheduler.server, role="operator")
-            await extender.request(choosing.SUBJECT, msgspec.json.encode(choice), 5.0)
+            await extender.request(starting.SUBJECT, msgspec.json.encode(choice), 5.0)
             scheduler.write(rack(f"of-{uid}", 8, model=model), pod(uid, ask(1000, cores=1)))
             await rest(10.0)
         assert not running.done()

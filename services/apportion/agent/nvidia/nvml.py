@@ -2,10 +2,10 @@
 
 A card is unhealthy when the driver has lost it, asks for its reset, or has reported a critical XID;
 unlike its peers it is healthy again by itself, once it answers well and has been quiet for a while.
-`xids` listens to the driver's events.
+`driver` listens to the driver's events.
 A driver that restarts under this process (an upgrade, a reload) is opened again at the next look.
 Invariants: the calls about a card are made one at a time, and one that does not return makes that
-card unhealthy and stops no other (`calls`); a card that the driver lost stays in the
+card unhealthy and stops no other (`driver`); a card that the driver lost stays in the
 inventory, unhealthy, for as long as this process lives; every card that answers is listened to.
 """
 
@@ -26,10 +26,20 @@ import pynvml as nvml
 
 from apportion.agent.backend import DevicesUnavailable, Kept, Load, NotMade
 from apportion.agent.nvidia import mig
-from apportion.agent.nvidia.calls import CALL_S, Hung, Lane, Threads, within
-from apportion.agent.nvidia.loads import Loads
+from apportion.agent.nvidia.driver import (
+    CALL_S,
+    IGNORED_XIDS,
+    NO_INSTANCE,
+    NOTICE_XIDS,
+    QUIET_S,
+    Hung,
+    Lane,
+    Loads,
+    Threads,
+    Xids,
+    within,
+)
 from apportion.agent.nvidia.mig import OurInstances
-from apportion.agent.nvidia.xids import IGNORED_XIDS, NO_INSTANCE, NOTICE_XIDS, QUIET_S, Xids
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.devices.models import SLOTS
 from apportion.core.grants import MadeInstance

@@ -7,9 +7,11 @@ container is about to start. Invariant: every claim that is bound gets at most o
 SharesAllocated or AllocationFailed, whatever dies in between.
 
 Which inventory events to write follows from the ledger and the devices alone (`news`), so that a
-restart, a second agent and a repetition write the same events with the same ids. Invariant: while
-nothing differs, nothing is written; and an event's id is a digest of its content and of the
-revision that it follows, so writing it twice is writing it once.
+restart, a second agent and a repetition write the same events with the same ids. Events go through
+an intake, which judges and appends them. Invariants: while nothing differs, nothing is written; an
+event's id is a digest of its content and of the revision that it follows, so writing it twice is
+writing it once; what was not answered is asked again with the same bytes; and a refusal by name
+ends the asking, is said aloud, and ends nothing else.
 """
 
 from __future__ import annotations
@@ -22,21 +24,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import msgspec
 from msgspec import structs
 
 from apportion.agent.backend import DeviceBackend
-from apportion.agent.reporting.intake_client import HeldBack
 from apportion.agent.reporting.view import Claim, FleetView, NodeView
 from apportion.agent.simulated import SimulatedBackend, command_subject, obey
 from apportion.core.configuration.offering import MISCONFIGURED, closed, offered
+from apportion.core.intake.answers import EXPECTED, SUBJECT, Answer, decode_answer
 from apportion.core.intake.sight import ADOPTIONS, CHANNELS, FOR_ALL, subjects_of_node
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import State
+from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.membership import AGENT_BEAT_S, beat_of
-from apportion.runtime.ledger.port import Ledger, LedgerUnavailable
-from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.port import Draft, Ledger, LedgerUnavailable
+from apportion.runtime.ledger.publisher import Insistence, Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Family, Metrics, Sample
@@ -49,10 +53,14 @@ from apportion_schemas import (
     NodeReported,
     SharesAllocated,
 )
-from apportion_schemas.catalogue import SUBJECTS
+from apportion_schemas.catalogue import SUBJECTS, untoken
 from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import Payload
 
+ANSWER_S: Final = 10.0
+UNDER_WAY_MAX: Final = 32
+"""Of one node at once; an intake keeps twice as many."""
+_INVENTORY: Final = f"{SUBJECTS}.inventory."
 SUBJECTS_MAX = 32
 """With more subjects than this an agent follows the whole channels and filters for itself."""
 OWN_IDS_KEPT = 256
@@ -62,7 +70,6 @@ RESAY_S = 300.0
 """A node's inventory is said whole so often. Mostly an intake answers that it stands there; but
 while the node was away, another may have been believed to have its cards.
 """
-
 _HUNG = Family(
     "apportion_agent_driver_hung",
     "1 for each device about which a call into its driver has not returned.",
@@ -74,6 +81,72 @@ LEAVE_S = 2.0
 """Time for pods to reach the kubelet that the binder bound before it knew that we stop."""
 
 _log = logging.getLogger(__name__)
+
+
+class HeldBack(Exception):
+    """The report changes so much that it is believed once it is made again, `again_s` later."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.why)
+        self.again_s = answer.again_s
+
+
+class IntakeClient:
+    """The way of all nodes of one agent."""
+
+    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+        self._ledger = ledger
+        self._insistence = Insistence(self._ask, clock)
+        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._refused: dict[str, str] = {}
+
+    async def append(self, draft: Draft) -> Appended:
+        """Return once it is on the ledger, or refused: then without a revision.
+
+        Raises:
+            HeldBack: look at the node again, and report what is there then.
+            NotPermitted: this agent may not speak for that node.
+        """
+        return await self._insistence.append(draft)
+
+    def not_ready(self) -> list[str]:
+        """What of the nodes' inventory the intake does not believe, by name."""
+        return [f"the intake refuses the report of {node}: {why}" for node, why in
+                sorted(self._refused.items())]  # fmt: skip
+
+    async def _ask(self, draft: Draft) -> Appended:
+        token = draft.subject.rpartition(".")[2]
+        turn = self._turns.setdefault(token, asyncio.Semaphore(UNDER_WAY_MAX))
+        async with turn:
+            reply = await self._ledger.request(f"{SUBJECT}.{token}", draft.payload, ANSWER_S)
+        try:
+            answer = decode_answer(reply)
+        except msgspec.DecodeError as error:
+            raise LedgerUnavailable(f"the intake's answer cannot be read: {error}") from None
+        if answer.held:
+            _log.warning("held back until it is seen again: %s", answer.why)
+            raise HeldBack(answer)
+        if answer.again_s:
+            raise LedgerUnavailable(
+                f"the intake takes nothing now: {answer.why}", again_s=answer.again_s
+            )
+        self._note(draft, untoken(token), answer)
+        return Appended(answer.revision, already_there=answer.duplicate)
+
+    def _note(self, draft: Draft, node: str, answer: Answer) -> None:
+        inventory = draft.subject.startswith(_INVENTORY)
+        if not answer.refused:
+            if inventory:
+                self._refused.pop(node, None)
+            return
+        said = f"{answer.refused}: {answer.why}"
+        if answer.refused in EXPECTED:
+            _log.info("%s is passed over, %s", draft.id, said)
+            return
+        if self._refused.get(node) != said:  # else it was said a minute ago
+            _log.error("the intake refuses %s of node %s, %s", draft.id, node, said)
+        if inventory:
+            self._refused[node] = said
 
 
 @dataclass(slots=True, eq=False)

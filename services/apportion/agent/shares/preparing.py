@@ -23,8 +23,7 @@ from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet.port import Holder, NotPrepared
 from apportion.agent.reporting.agent import trouble_of
 from apportion.agent.reporting.view import Claim, NodeView
-from apportion.agent.shares.daemons import Daemons
-from apportion.agent.shares.instances import Instances
+from apportion.agent.shares.cards import Daemons, Instances
 from apportion.agent.shares.regions import Kept, Regions, open_to_all
 from apportion.agent.usage.owners import Books
 from apportion.core.grants import Edits, Grant, GrantRefused, Held, MadeInstance

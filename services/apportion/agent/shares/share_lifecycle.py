@@ -19,9 +19,7 @@ from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places, label_for_containers, needed_glibc
 from apportion.agent.reporting.agent import Agent, Node
 from apportion.agent.reporting.view import Claim, NodeView
-from apportion.agent.shares.daemons import Daemons
-from apportion.agent.shares.driver_limits import DriverLimits
-from apportion.agent.shares.instances import Instances
+from apportion.agent.shares.cards import Daemons, DriverLimits, Instances
 from apportion.agent.shares.preparing import Hands, LivePods, Rounds, SharePreparing, largest
 from apportion.agent.shares.regions import Breach, Regions
 from apportion.agent.usage.owners import Books

@@ -21,13 +21,12 @@ import msgspec
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places
 from apportion.agent.reporting.agent import Agent, Node
-from apportion.agent.shares.driver_limits import DriverLimits, limits_of
+from apportion.agent.shares.cards import DriverLimits, limits_of
 from apportion.agent.shares.regions import Regions
 from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.names import Names, Seen, families, samples
 from apportion.agent.usage.owners import Books
-from apportion.agent.usage.regions import read, tell_pids, wrong_pids
-from apportion.agent.usage.uses import Counted, Look
+from apportion.agent.usage.uses import Counted, Look, read, tell_pids, wrong_pids
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.clock import Clock, rfc3339
 from apportion.runtime.process.metrics import Metrics, Sample

@@ -19,7 +19,7 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.workloads.pods.gangs import VOLCANO, api_of
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
-from apportion.runtime.kube.discovery import Discovery
+from apportion.runtime.kube.watch import Discovery
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import PodGroupObserved, QueueObserved

@@ -24,7 +24,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from apportion.binder.kubernetes.pace import Pace
+from apportion.binder.kubernetes.target import Pace
 from apportion.core.answers.reads import FailedDevice
 from apportion.core.explain.health import failed_devices, failed_words, failure, pods_on
 from apportion.core.explain.text import event_text, words

@@ -19,14 +19,14 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from apportion.binder.kubernetes.resource_claims import ClaimRelease
+from apportion.binder.kubernetes.claims import ClaimRelease
 from apportion.core.devices.shares import DeviceState
 from apportion.core.dra.names import DRIVER, FAMILY
 from apportion.core.dra.slices import pool
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
-from apportion.runtime.kube.dra import API, SLICES, require_dra, require_gates
+from apportion.runtime.kube.examining import API, SLICES, require_dra, require_gates
 from apportion.runtime.kube.watch import Watch
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock

@@ -3,22 +3,24 @@ An eviction is one deletion, as kube-scheduler makes it.
 
 So a pod and what the devices' plugins must know of it change in one write or not at all.
 Invariants: a call that may have been done is looked up before anything is said of it; a pod that is
-bound where it was placed, by this attempt, is bound, however often that is asked.
+bound where it was placed, by this attempt, is bound, however often that is asked; as many requests
+are with the API server at once as it answers promptly (`Pace`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import msgspec
 
+from apportion.binder.binding import Bound, Evicted, Failed, Outcome
 from apportion.binder.kubernetes.allocatable import Allocatable
-from apportion.binder.kubernetes.pace import Pace
-from apportion.binder.kubernetes.resource_claims import ClaimBinding, has_claims
-from apportion.binder.kubernetes.volumes import VolumeBinding
-from apportion.binder.target import Bound, Evicted, Failed, Outcome
+from apportion.binder.kubernetes.claims import ClaimBinding, VolumeBinding, has_claims
 from apportion.core.explain.text import words
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -40,6 +42,16 @@ from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas import PodEvicted, PodPlaced, PodResized
 from apportion_schemas.decoding import from_outside
 
+FIRST = 16.0
+LEAST = 1.0
+MOST = 64.0
+"""An API server lets 200 writes in by default, of all its clients; and each that is under way has a
+connection of its own, whose making costs the server as much as two bindings."""
+PROMPT_S = 0.1
+SLOW_S = 1.0
+LESS = 0.7
+CALM_S = 0.5
+"""After a step down, answers to what was sent before it say nothing new."""
 TRY_TIMEOUT_S = 6.0
 BACK_OFF = BackOff(0.1, 2.0)
 AGAIN = BackOff(0.2, 12.0)
@@ -49,6 +61,64 @@ _NOT_FOUND = 404
 _CONFLICT = 409
 _PASSING = (401, 403, 404)
 """What may be mended without us: credentials, rights, a pod of which the watcher will tell."""
+
+
+class Pace:
+    """A limit that adapts; take a `turn` for each request and say how it was `answered`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._calm_until = 0.0
+        self._doubling = True
+        self.limit = FIRST
+        self.in_flight = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for room, in the order of asking, and take it."""
+        if self.in_flight >= int(self.limit) or self._waiting:
+            ahead: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(ahead)
+            try:
+                await ahead
+            except asyncio.CancelledError:
+                if ahead.done() and not ahead.cancelled():
+                    self._release()  # room was given to one who no longer wants it
+                raise
+        else:
+            self.in_flight += 1
+        try:
+            yield
+        finally:
+            self._release()
+
+    def answered(self, took_s: float) -> None:
+        """The server answered within so many seconds: how many may be under way follows."""
+        if took_s > SLOW_S:
+            self._slower()
+        elif took_s < PROMPT_S:
+            more = 1.0 if self._doubling else 1 / self.limit
+            self.limit = min(self.limit + more, MOST)
+
+    def refused(self) -> None:
+        """The server said that it has too much to do, or nothing at all."""
+        self._slower()
+
+    def _slower(self) -> None:
+        self._doubling = False
+        now_s = self._clock.monotonic()
+        if now_s >= self._calm_until:
+            self._calm_until = now_s + CALM_S
+            self.limit = max(self.limit * LESS, LEAST)
+
+    def _release(self) -> None:
+        self.in_flight -= 1
+        while self._waiting and self.in_flight < int(self.limit):
+            ahead = self._waiting.popleft()
+            if not ahead.done():
+                self.in_flight += 1
+                ahead.set_result(None)
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):

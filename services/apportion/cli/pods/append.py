@@ -23,7 +23,7 @@ from apportion.cli.exits import NotFound
 from apportion.core.answers.reads import PodAnswer, PodDetail, RevisionAnswer
 from apportion.core.explain.text.event_text import limit_name
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
-from apportion.runtime.files.manifest_set import Wish
+from apportion.runtime.files.manifests import Wish
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import Appended

@@ -15,8 +15,13 @@ from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.core.workloads.reading import passed_over_words
 from apportion.core.workloads.trace import read_trace_pods
-from apportion.runtime.files.manifest_set import Wish, read_wish
-from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
+from apportion.runtime.files.manifests import (
+    Document,
+    Problem,
+    Wish,
+    read_manifest_files,
+    read_wish,
+)
 
 TRACE_BYTES_MAX = 256 << 20
 TOLD_EVERY = 1_000

@@ -40,7 +40,7 @@ from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.reading import read_document
-from apportion.runtime.files.manifest_set import Wish
+from apportion.runtime.files.manifests import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.starting import (

@@ -23,8 +23,7 @@ from apportion.core.answers.reads import PodAnswer, PodDetail, Why
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import shares_words
-from apportion.runtime.files.manifest_set import Wish
-from apportion.runtime.files.manifests import Problem
+from apportion.runtime.files.manifests import Problem, Wish
 
 DECIDE_TIMEOUT_S = 30.0
 _HERE = Path(__file__).parent

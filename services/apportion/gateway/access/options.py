@@ -21,8 +21,7 @@ from apportion.gateway.access.people import Remembered
 from apportion.gateway.access.token_file import TokenFile, read_rows
 from apportion.gateway.api.endpoint import Endpoint
 from apportion.runtime.process.config import Address, ConfigError
-from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
-from apportion.runtime.service.options import Command
+from apportion.runtime.service.options import Command, KubeChoice, kube_choice, kubernetes_options
 from apportion.runtime.service.own_machine import is_own_machine
 
 AUDIENCE = "apportion"

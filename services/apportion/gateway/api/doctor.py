@@ -27,7 +27,7 @@ from apportion.gateway.prices import price_facts
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.examining import examine
-from apportion.runtime.jetstream.server.monitoring import server_says
+from apportion.runtime.jetstream.server.embedded import server_says
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.archive import archive_facts
 from apportion.runtime.ledger.membership import Attendance

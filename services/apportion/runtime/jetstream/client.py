@@ -1,8 +1,9 @@
 """The ledger on NATS JetStream: one connection to its server, and the ledger over it.
 
-It keeps the connection: reconnects for ever with jitter, ends every wait when the connection is
-lost or the server forbids a subject, and never shows a password. Invariant: nothing is sent while
-disconnected, so what cannot be sent is unavailable, and only what was sent can be unknown.
+It keeps the connection: reconnects for ever with jitter, and ends every wait when the connection is
+lost or the server forbids a subject. Invariants: no message shows a password, a key or a token;
+nothing is sent while disconnected, so what cannot be sent is unavailable, and only what was sent
+can be unknown.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from apportion.core.identity.permissions import DELIVERIES
-from apportion.runtime.jetstream import refusals, stream
-from apportion.runtime.jetstream.appending import Appender
-from apportion.runtime.jetstream.ledger import AppendWatch, JetStreamLedger, unwatched
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.ledger import Appender, AppendWatch, JetStreamLedger, unwatched
 from apportion.runtime.jetstream.nats_client import (
     Client,
     LeavingClient,
     Server,
     Subscription,
+    Unencrypted,
     errors,
 )
 from apportion.runtime.jetstream.wire import LostReply, Message, Receiver, Unsubscribe
@@ -38,9 +39,9 @@ from apportion.runtime.process.clock import BackOff
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.reach import CannotShow, Reach, reach_of
+from apportion.runtime.process.tls import NATS_TLS, ClientTls, explained, files_of
 
 __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream"]
-
 CONNECT_TIMEOUT_S = 10.0
 ACK_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
@@ -53,12 +54,81 @@ FIXED_SERVER = (2, 14, 0)
 FIXED_2_12 = (2, 12, 7)
 """From these on, every security fix that was published by the middle of 2026 is in."""
 _PENDING: Final[dict[str, Any]] = {"pending_msgs_limit": 1 << 20, "pending_bytes_limit": 256 << 20}
-
-_log = get_logger(__name__)
 _VIOLATION = re.compile(
     r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE
 )
 _NO_RESPONDERS = "503"
+
+_log = get_logger(__name__)
+
+
+def secure(client: LeavingClient, reach: Reach) -> None:
+    """Have the client hold servers to TLS, by the files that are named. Raises ConfigError."""
+    tls = ClientTls(files_of(NATS_TLS))
+    required = reach.encrypted or tls.files.named
+    if required:
+        tls.context()  # a file that cannot be used is told at once
+    client.secure(tls, required=required)
+
+
+def distrust(failure: Exception) -> str:
+    """Why the server is not believed, with what to do; empty where that is not the failure."""
+    if isinstance(failure, Unencrypted):
+        return str(failure)
+    return explained(failure, NATS_TLS)
+
+
+def refusal(reach: Reach, distrusted: str) -> LedgerError:
+    """Why it is no use to wait for this server; a newcomer with a token waits all the same."""
+    if distrusted:
+        return LedgerUnavailable(f"cannot connect to {reach.shown}: {distrusted}")
+    said = f"{reach.shown} refuses user {reach.user!r}: user or {_shows(reach)}"
+    return LedgerUnavailable(said) if reach.token else NotPermitted(said)
+
+
+def refuses(failure: Exception) -> bool:
+    """Whether we are nobody to the server; or have nothing to show: a revoked key is removed."""
+    nothing_to_show = isinstance(failure.__cause__, CannotShow)
+    return nothing_to_show or "authorization violation" in str(failure).lower()
+
+
+def turned_away(reach: Reach, distrusted: str) -> LedgerError:
+    """The server knew this user, and does so no more, or we do not believe it any more."""
+    if distrusted:
+        return refusal(reach, distrusted)
+    return NotPermitted(f"{reach.shown} lets user {reach.user!r} in no more: the {_ended(reach)}")
+
+
+def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
+    """The server does not let this user do that."""
+    return NotPermitted(
+        f"{reach.shown} forbids user {reach.user!r} to {verb} {subject}; "
+        "connect as the role that owns this subject (nats.conf lists the roles)"
+    )
+
+
+def _ended(reach: Reach) -> str:
+    """What is good no more, and where another comes from."""
+    if reach.key:
+        return (
+            f"key {reach.key} was revoked, or is gone; `apportion user list` tells who may "
+            "connect, and `apportion user add` makes another"
+        )
+    if reach.token:
+        return (
+            f"token {reach.token} was revoked or has expired; put a new one there, as `kubectl "
+            "create token` makes it, and begin again"
+        )
+    return "password was revoked or changed; see the user and password in APPORTION_NATS_URL"
+
+
+def _shows(reach: Reach) -> str:
+    """What he showed, and where it is looked up."""
+    if reach.key:
+        return f"key is wrong, or was revoked; check {reach.key}"
+    if reach.token:
+        return f"token {reach.token} is wrong, or nobody is there who knows: see the callout"
+    return "password is wrong; check the user and password in APPORTION_NATS_URL"
 
 
 class _Asked:
@@ -99,9 +169,9 @@ class _Asked:
     def forbid(self, subject: str, failure: Callable[[str], Exception]) -> None:
         """The server forbids it; the client library hands subjects over in lower case."""
         for subjects, reply in self._waiting.values():
-            for forbidden in subjects:
-                if forbidden.lower() == subject and not reply.done():
-                    reply.set_exception(failure(forbidden))
+            for denied in subjects:
+                if denied.lower() == subject and not reply.done():
+                    reply.set_exception(failure(denied))
 
 
 class Connection:
@@ -127,7 +197,7 @@ class Connection:
         """Connect. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
         try:
             self._reach.check()
-            refusals.secure(self._client, self._reach)
+            secure(self._client, self._reach)
         except (CannotShow, ConfigError) as failure:
             raise NotPermitted(str(failure)) from failure
         connecting = asyncio.ensure_future(self._connect(name))
@@ -137,7 +207,7 @@ class Connection:
                 {connecting, refused}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if self._refused.is_set():
-                raise refusals.refusal(self._reach, self._distrusted)
+                raise refusal(self._reach, self._distrusted)
             if not connecting.done():
                 raise LedgerUnavailable(
                     f"no connection to {self._url} within {timeout_s:g} s ({self._last_error}); "
@@ -297,7 +367,7 @@ class Connection:
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
         if subject.lower() in self._refused_subscriptions:
             await unsubscribe()
-            raise refusals.forbidden(self._reach, "listen on", subject)
+            raise forbidden(self._reach, "listen on", subject)
         return unsubscribe
 
     async def _answered(self) -> None:
@@ -332,7 +402,7 @@ class Connection:
             except LedgerUnavailable:
                 break
             await self._refused.wait()
-        return refusals.turned_away(self._reach, self._distrusted)
+        return turned_away(self._reach, self._distrusted)
 
     async def close(self) -> None:
         """Leave. Requests under way end as LostReply."""
@@ -367,10 +437,10 @@ class Connection:
         self._lose("closed")
 
     async def _error(self, failure: Exception) -> None:
-        distrust = refusals.distrust(failure)
-        self._distrusted = distrust or self._distrusted
-        self._last_error = distrust or str(failure) or type(failure).__name__
-        if distrust or refusals.refuses(failure):
+        distrusted = distrust(failure)
+        self._distrusted = distrusted or self._distrusted
+        self._last_error = distrusted or str(failure) or type(failure).__name__
+        if distrusted or refuses(failure):
             self._refused.set()
             return
         violation = _VIOLATION.search(self._last_error)
@@ -380,7 +450,7 @@ class Connection:
         if verb == "subscription":
             self._refused_subscriptions.add(subject)
             return
-        self._asked.forbid(subject, lambda sent: refusals.forbidden(self._reach, "send to", sent))
+        self._asked.forbid(subject, lambda sent: forbidden(self._reach, "send to", sent))
 
 
 def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:

@@ -3,11 +3,12 @@
 The server lets an identity make, look at and delete consumers `<its name>-<number>` and no others,
 so nobody can change, or use up, those of another. A number is free if no consumer has it, or one
 that delivers to nobody, as whoever was killed leaves behind. Processes of one identity share its
-numbers.
+numbers. A reader of ours says in its consumer's metadata which formats it knows.
 
 A consumer whose filter was changed still beats, and delivers nothing. Invariants: a consumer that
 delivers to somebody is not taken from him; a setting that we asked for and that the server now has
-otherwise is named; one that is gone is nobody's drift, for its reader makes another.
+otherwise is named; one that is gone is nobody's drift, for its reader makes another; a reader that
+says no formats is taken for one that knows no more than every build does.
 """
 
 from __future__ import annotations
@@ -19,16 +20,91 @@ from typing import Any, Final
 
 import msgspec
 
-from apportion.runtime.jetstream import readers, stream
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
 from apportion.runtime.ledger.port import LedgerDrifted, LedgerUnavailable, NotPermitted
+from apportion_schemas import CATALOGUE
+from apportion_schemas.formats import BORN
 
+NAME: Final = "apportion-reader"
+KNOWS: Final = "apportion-formats"
+OURS: Final = "ordered reader"
+"""The description of a consumer of ours, of builds also that say no more."""
+_PAGES_MAX: Final = 256
 NOT_FOUND = 10014
 EXISTS: Final = frozenset({10013, 10148})
 """There is one of that name, with other settings."""
 _ALWAYS: Final = 4
 """So many numbers every identity has; a few have more, and one that many share has any name."""
 _NOBODY: Final = "reader"
+
+
+class ReaderThere(msgspec.Struct, frozen=True):
+    """One reader: what it calls itself, and up to which version it knows what is not legal
+    everywhere.
+    """
+
+    name: str
+    formats: dict[str, int]
+
+    def knows(self, event: str, version: int) -> bool:
+        """Whether it reads the event in that version."""
+        return version <= max(self.formats.get(event, 0), BORN.get(event, 0))
+
+
+class _Config(msgspec.Struct, frozen=True):
+    description: str = ""
+    metadata: dict[str, str] = {}
+
+
+class _Consumer(msgspec.Struct, frozen=True):
+    config: _Config
+    push_bound: bool = False
+
+
+class _Page(msgspec.Struct, frozen=True):
+    total: int = 0
+    consumers: tuple[_Consumer, ...] | None = None
+
+
+_decode = msgspec.json.Decoder(_Page).decode
+
+
+def described(config: Mapping[str, object], name: str) -> dict[str, object]:
+    """The settings of a consumer, with what a reader of this build says of itself.
+
+    The server adds metadata of its own, so these are no setting that could drift.
+    """
+    formats = [f"{row.name}@{row.version}" for row in CATALOGUE if row.version > row.born]
+    return {**config, "metadata": {NAME: name, KNOWS: ",".join(formats)}}
+
+
+async def list_readers(wire: Wire) -> list[ReaderThere]:
+    """All readers of ours that are there, in the account of who asks.
+
+    Raises LedgerUnavailable, ApiRefused, NotPermitted.
+    """
+    found: list[_Consumer] = []
+    for _ in range(_PAGES_MAX):
+        page = _decode(await call_api(wire, f"CONSUMER.LIST.{STREAM}", {"offset": len(found)}))
+        found += page.consumers or ()
+        if not page.consumers or len(found) >= page.total:
+            break
+    return [
+        ReaderThere(each.config.metadata.get(NAME) or "a reader of an older build",
+                    _formats(each.config.metadata.get(KNOWS, "")))
+        for each in found
+        if each.push_bound and each.config.description == OURS
+    ]  # fmt: skip
+
+
+def _formats(text: str) -> dict[str, int]:
+    formats = {}
+    for each in text.split(","):
+        name, _, version = each.partition("@")
+        if version.isascii() and version.isdecimal():
+            formats[name] = int(version)
+    return formats
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True):
@@ -85,7 +161,7 @@ async def _create(
     """The settings of the consumer that was made; None where somebody is at the other end of it."""
     api, filtered = creation(str(settings["name"]), subjects)
     settings |= filtered
-    config = readers.described(settings, wire.user or _NOBODY)
+    config = described(settings, wire.user or _NOBODY)
     body = {"stream_name": STREAM, "config": config, "action": "create"}
     for tried in (False, True):
         try:

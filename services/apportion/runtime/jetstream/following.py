@@ -20,7 +20,10 @@ import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 
-from apportion.runtime.jetstream import consumers, readers, stream
+from apportion.core.ledger.rules import Enabled, Rules
+from apportion.runtime.jetstream import consumers, stream
+from apportion.runtime.jetstream.object_store import Bucket
+from apportion.runtime.jetstream.snapshots import BEGINNING, CONFIGURATION, KeptConfiguration
 from apportion.runtime.jetstream.wire import STREAM, Message, Wire
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
@@ -31,11 +34,13 @@ from apportion.runtime.ledger.port import (
     LedgerUnavailable,
     NotPermitted,
     Record,
+    Subscription,
 )
 from apportion.runtime.process.clock import BackOff, SystemClock
 from apportion.runtime.process.logs import get_logger
+from apportion_schemas import ConfigurationChanged
+from apportion_schemas.formats import VERSION_MAX
 
-_log = get_logger(__name__)
 HEARTBEAT_S = 1.0
 SILENCE_S = 4.0
 """Longer than this without message or heartbeat, and the consumer is taken to be gone."""
@@ -43,6 +48,8 @@ BACK_OFF = BackOff(0.05, 2.0)
 CONNECT_WAIT_S = 60.0
 _INACTIVE_S = 30.0
 _NS = 1_000_000_000
+
+_log = get_logger(__name__)
 
 
 class Follower:
@@ -172,7 +179,7 @@ class Follower:
         unsubscribe = await self._wire.subscribe(inbox, receive)
         try:
             settings: dict[str, object] = {
-                "description": readers.OURS,
+                "description": consumers.OURS,
                 "deliver_subject": inbox,
                 "deliver_policy": "by_start_sequence",
                 "opt_start_seq": self._position + 1,
@@ -314,3 +321,71 @@ class Follower:
     def _fail(self, failure: Exception) -> None:
         self._failure = failure
         self._renew()
+
+
+def configuration_rules() -> Rules:
+    """By which rules the configuration is read here."""
+    return Rules(enabled={ConfigurationChanged.__name__: (Enabled(VERSION_MAX, at=0),)})
+
+
+class ConfigurationFollower(Follower):
+    """See ledger.Subscription. It is told of a made-anew ledger, and not of a trimmed one."""
+
+    def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
+        super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])
+        self._tell = deliver
+        self._kept = KeptConfiguration(Bucket(wire, BEGINNING))
+        self._delivered = 0
+
+    @property
+    def in_touch(self) -> bool:
+        """Whether a configuration that is applied now would come."""
+        return self._live != 0
+
+    def _count(self, record: Record) -> None:
+        self._tell(record)
+        self._delivered += 1
+
+    async def _look(self) -> None:
+        info = await stream.read_info(self._wire, subject=CONFIGURATION)
+        if not self._caught_up.is_set():
+            self._goal = info.state.subjects.get(CONFIGURATION, 0)
+        try:
+            self._check_stream(info)
+        except LedgerTrimmed:
+            record = await self._kept.read()
+            if record is not None and record.revision > self._position:
+                try:
+                    self._tell(record)
+                except Exception as failure:  # noqa: BLE001 - the reader's own error ends its following
+                    self._fail(failure)
+        self._note_goal()
+
+    def _note_goal(self) -> None:
+        if self._goal is not None and self._delivered >= self._goal:
+            self._caught_up.set()
+
+
+class ConfigurationLedger:
+    """The ledger as far as such a user reads it; see ledger.Readable."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._follower: ConfigurationFollower | None = None
+
+    @property
+    def in_touch(self) -> bool:
+        """Whether a configuration that is applied now would come."""
+        return self._follower is not None and self._follower.in_touch
+
+    async def follow(
+        self,
+        deliver: Callable[[Record], None],
+        *,
+        start: int = 1,  # noqa: ARG002 - what is kept may stand before it
+        subjects: Sequence[str] = (ALL_SUBJECTS,),  # noqa: ARG002 - it is always the same one
+    ) -> Subscription:
+        """See ledger.Readable. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
+        self._follower = ConfigurationFollower(self._wire, deliver)
+        await self._follower.begin()
+        return self._follower

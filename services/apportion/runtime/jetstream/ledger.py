@@ -1,23 +1,54 @@
 """The ledger put together: appends, readers and shared queues over one connection.
 
-Invariant: every append is told to whoever watches, with its outcome and how long it took.
+An append is one message, or one atomic batch. Its two fences are
+`Nats-Expected-Last-Subject-Sequence` and `Nats-Msg-Id`. Invariants: every append is told to whoever
+watches, with its outcome and how long it took; it is stored whole or not at all; a refusal says
+which fence refused; an append whose acknowledgement is lost is reported as unknown, never as
+failed; an id that the server knows already is a duplicate only if the record is the event that was
+to be written.
+
+The server takes an id once, whoever sends it and on whatever subject. So an id that others can
+guess can be burnt before it is needed, and then the event behind it is never stored. With a key the
+server sees HMAC-SHA256 of an id, which only those who append can make; all of them need the same.
+
+What nats-server 2.15.1 was seen to do, and what follows from it:
+- in a batch the id is checked before the fence (10201 before 10071); for a single message the
+  fence comes first, so a repeated single message is refused as stale although it is stored, and we
+  look at what stands behind its fence before we say so;
+- a refusal names neither subject nor id; 10071 names the newest revision, whose subject we read;
+- a batch cut short, by a lost message or too many open batches, is answered 10176 at its commit
+  and nothing is stored; the reason is in the reply to its first message, so we ask once more with
+  a reply there.
 """
 
 from __future__ import annotations
 
+import base64
+import hmac
+import itertools
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
+import msgspec
+
 from apportion.runtime.jetstream import following, stream, work_queue
-from apportion.runtime.jetstream.appending import Appender
-from apportion.runtime.jetstream.wire import LostReply, Message, Wire
+from apportion.runtime.jetstream.wire import (
+    STREAM,
+    ApiError,
+    LostReply,
+    Message,
+    Wire,
+)
+from apportion.runtime.ledger.batching import check_batch, is_same
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
     Draft,
     DuplicateRefused,
     FenceRefused,
     Handler,
+    LedgerDrifted,
     LedgerError,
     LedgerFull,
     LedgerUnavailable,
@@ -30,11 +61,14 @@ from apportion.runtime.ledger.port import (
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.logs import get_logger
 
-_log = get_logger(__name__)
+_FENCE_CODES = frozenset({10071, 10164})
+_DUPLICATE = 10201
+_INCOMPLETE = 10176
+_TOO_MANY_OPEN = 10210
+_ATOMIC_DISABLED = 10174
 _acknowledged = logging.getLogger(f"{__name__}.acknowledged")
 AppendWatch = Callable[[str, int, float], None]
 """Told of each append: outcome, number of drafts, seconds. Metrics.appended is one."""
-
 _OUTCOMES: dict[type[LedgerError], str] = {
     FenceRefused: "fence",
     DuplicateRefused: "duplicate",
@@ -42,6 +76,189 @@ _OUTCOMES: dict[type[LedgerError], str] = {
     LedgerUnavailable: "unavailable",
     LedgerFull: "full",
 }
+
+_log = get_logger(__name__)
+
+
+class _PublishAnswer(msgspec.Struct, frozen=True):
+    seq: int = 0
+    duplicate: bool = False
+    count: int = 1
+    error: ApiError | None = None
+
+
+_decode_answer = msgspec.json.Decoder(_PublishAnswer).decode
+
+
+class Appender:
+    """Appends over one connection; any number of appends may be under way at once."""
+
+    def __init__(self, wire: Wire, *, ack_timeout_s: float, key: bytes = b"") -> None:
+        self._wire = wire
+        self._key = key
+        self._ack_timeout_s = ack_timeout_s
+        self._prefix = secrets.token_hex(8)
+        self._batches = itertools.count(1)
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """See Ledger.append."""
+        if not drafts:
+            return []
+        fences = check_batch(drafts)
+        await self._wire.wait_connected(self._ack_timeout_s)
+        try:
+            answer = await self._publish(drafts, fences)
+        except LostReply as lost:
+            raise OutcomeUnknown([draft.subject for draft in drafts], str(lost)) from lost
+        if answer.error is not None:
+            raise await self._refusal(drafts, fences, answer.error)
+        if answer.duplicate:
+            stored = await stream.read_stored(self._wire, {"seq": answer.seq})
+            # What was dropped since was in the ledger and in a snapshot: it is written.
+            same = stored is None or is_same(drafts[0], stored.subject, stored.data)
+            raise DuplicateRefused((drafts[0].id,), answer.seq, same=same)
+        return list(range(answer.seq - len(drafts) + 1, answer.seq + 1))
+
+    async def _publish(self, drafts: Sequence[Draft], fences: dict[str, int]) -> _PublishAnswer:
+        if len(drafts) == 1:
+            draft = drafts[0]
+            return await self._ask(draft, self._headers(draft, dict(fences)))
+        answer = await self._publish_batch(drafts, fences)
+        if answer.error is not None and answer.error.err_code == _INCOMPLETE:
+            return await self._publish_batch(drafts, fences, ask_first=True)
+        return answer
+
+    async def _publish_batch(
+        self, drafts: Sequence[Draft], fences: dict[str, int], *, ask_first: bool = False
+    ) -> _PublishAnswer:
+        unused = dict(fences)
+        batch = f"{self._prefix}{next(self._batches)}"
+        last = len(drafts)
+        subjects = frozenset(draft.subject for draft in drafts)
+        for number, draft in enumerate(drafts, 1):
+            headers = self._headers(draft, unused)
+            headers["Nats-Batch-Id"] = batch
+            headers["Nats-Batch-Sequence"] = str(number)
+            if number == last:
+                headers["Nats-Batch-Commit"] = "1"
+                return await self._ask(draft, headers, also=subjects)
+            if number == 1 and ask_first:
+                opened = await self._ask(draft, headers, also=subjects)
+                if opened.error is not None:
+                    return opened
+            else:
+                await self._wire.publish(draft.subject, draft.payload, headers=headers)
+        raise AssertionError("a batch has a last draft")
+
+    async def _ask(
+        self, draft: Draft, headers: dict[str, str], *, also: frozenset[str] = frozenset()
+    ) -> _PublishAnswer:
+        reply = await self._wire.request(
+            draft.subject,
+            draft.payload,
+            timeout_s=self._ack_timeout_s,
+            headers=headers,
+            also=also,
+        )
+        if not reply.data:
+            return _PublishAnswer()
+        try:
+            return _decode_answer(reply.data)
+        except msgspec.DecodeError as bad:
+            raise LostReply(f"the acknowledgement is not JSON: {bad}") from bad
+
+    async def _refusal(
+        self, drafts: Sequence[Draft], fences: dict[str, int], error: ApiError
+    ) -> LedgerError:
+        code = error.err_code
+        if code == _DUPLICATE:
+            return DuplicateRefused([draft.id for draft in drafts])
+        if code in _FENCE_CODES:
+            return await self._fence_refusal(drafts, fences, error)
+        if code in stream.FULL:
+            return LedgerFull(f"{error.description} ({code})")
+        if code == _ATOMIC_DISABLED:
+            return LedgerDrifted(f"stream {STREAM} allow_atomic", found=False, wanted=True)
+        if code in (_TOO_MANY_OPEN, _INCOMPLETE):
+            return LedgerUnavailable(
+                f"the server did not take a batch of {len(drafts)}: {error.description} ({code}); "
+                "nothing was stored, append again"
+            )
+        return LedgerUnavailable(f"the server refused the append: {error.description} ({code})")
+
+    async def _fence_refusal(
+        self, drafts: Sequence[Draft], fences: dict[str, int], error: ApiError
+    ) -> LedgerError:
+        """Which fence refused, and whether the draft behind it is already there."""
+        suspects = list(fences.items())
+        if len(suspects) > 1:
+            newest = error.description.rpartition(" ")[2]
+            stored = None
+            if newest.isdecimal() and newest != "0":
+                stored = await stream.read_stored(self._wire, {"seq": int(newest)})
+            if stored is not None:
+                suspects.sort(key=lambda fence: fence[0] != stored.subject)
+        for subject, expected in suspects:
+            found = await stream.newest_on(self._wire, subject)
+            if found == expected:
+                continue
+            if len(drafts) == 1:
+                behind = await stream.read_stored(
+                    self._wire, {"seq": expected + 1, "next_by_subj": subject}
+                )
+                if behind is not None and self._took_id(drafts[0], behind):
+                    same = is_same(drafts[0], behind.subject, behind.data)
+                    return DuplicateRefused((drafts[0].id,), behind.seq, same=same)
+            return FenceRefused(subject, expected, found)
+        subject, expected = next(iter(fences.items()))
+        return FenceRefused(subject, expected)
+
+    async def holds(self, drafts: Sequence[Draft]) -> bool:
+        """See Ledger.holds."""
+        for at, draft in enumerate(drafts):
+            revision = await self._place(draft)
+            if revision is None:
+                continue
+            # All are there if they stand one behind the other from here on, as they were handed in.
+            for place, wanted in enumerate(drafts, revision - at):
+                found = await stream.read_stored(self._wire, {"seq": place})
+                if found is None or not self._took_id(wanted, found):
+                    return False
+                if not is_same(wanted, found.subject, found.data):
+                    return False
+            return True
+        return False
+
+    async def _place(self, draft: Draft) -> int | None:
+        """Where it is, if it is the newest of its subject or stands behind its fence."""
+        places: list[dict[str, object]] = [{"last_by_subj": draft.subject}]
+        if draft.expect is not None:
+            places.append({"seq": draft.expect + 1, "next_by_subj": draft.subject})
+        for place in places:
+            found = await stream.read_stored(self._wire, place)
+            if found is not None and self._took_id(draft, found):
+                return found.seq
+        return None
+
+    def _took_id(self, draft: Draft, stored: stream.Stored) -> bool:
+        for line in base64.b64decode(stored.hdrs).decode("utf-8", "replace").split("\r\n"):
+            name, _, value = line.partition(":")
+            if name.lower() == "nats-msg-id":
+                return value.strip() == self._hidden(draft.id)
+        return False
+
+    def _hidden(self, event_id: str) -> str:
+        if not self._key:
+            return event_id
+        return hmac.new(self._key, event_id.encode(), "sha256").hexdigest()
+
+    def _headers(self, draft: Draft, unused_fences: dict[str, int]) -> dict[str, str]:
+        """The headers of one draft; takes the subject's fence out of `unused_fences`."""
+        headers = {"Nats-Msg-Id": self._hidden(draft.id)}
+        expected = unused_fences.pop(draft.subject, None)
+        if expected is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(expected)
+        return headers
 
 
 def unwatched(_outcome: str, _drafts: int, _seconds: float) -> None:

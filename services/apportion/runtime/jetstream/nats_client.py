@@ -18,8 +18,7 @@ from typing import Any
 
 from apportion.runtime.jetstream.wire import Receiver
 from apportion.runtime.process.config import ConfigError
-from apportion.runtime.process.nkeys import KeyPair
-from apportion.runtime.process.reach import CannotShow
+from apportion.runtime.process.reach import CannotShow, KeyPair
 from apportion.runtime.process.tls import ClientTls
 
 # The library takes aiohttp where it is there, for web sockets, which no URL of ours names: that is

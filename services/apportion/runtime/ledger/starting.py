@@ -1,18 +1,21 @@
-"""What `apportion run` and the agent of its machine say to one another.
+"""Plain requests, which are no events: between `apportion run` and the agent of its machine, and
+between extender and schedulers of pods whose node is chosen elsewhere.
 
-Plain requests, not events: that the pod exists, where it is placed and that it has ended stands in
-the ledger. Invariant: either side reads what the other one writes.
+What is so stands in the ledger: that the pod exists, where it is placed, that it has ended.
+Invariant: either side reads what the other one writes, and nothing larger than a few names.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Final
 
+import msgspec
 from msgspec import Meta, Struct
 
 from apportion_schemas.catalogue import token
 from apportion_schemas.quantities import Name
 
+SUBJECT = "apportion.command.scheduler.place"
 CONTAINER: Final = "run"
 """The one container of a pod that stands for a command."""
 MARK: Final = "APPORTION_POD"
@@ -20,6 +23,19 @@ MARK: Final = "APPORTION_POD"
 PROCESS: Final = "Process"
 ENGINES: Final = ("podman", "docker")
 """The kinds of owners of such pods: a command, or the container engine that it is."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The pod of this uid is to be placed on this node."""
+
+    pod: Name
+    node: Name
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The choice was heard, or what is wrong with it."""
+
+    error: str = ""
 
 
 def is_command(owner: str) -> bool:

@@ -1,7 +1,9 @@
-"""The options that every service's command has: which ledger, where its health is, how it logs.
+"""The options that every service's command has: which ledger, where its health is, how it logs; and
+those of services that talk to Kubernetes.
 
-Invariant: a command gets one checked, frozen `ServiceConfig`, or never starts: a wrong setting ends
-it with the key, the value and the fix on one line, and exit code 78.
+Invariants: a command gets one checked, frozen `ServiceConfig`, or never starts: a wrong setting
+ends it with the key, the value and the fix on one line, and exit code 78; Kubernetes' client, which
+takes a second to import, is imported only where a cluster is asked for.
 
 An option that names a file of TLS as a client is its environment variable, set for this process and
 those that it starts: whatever connects, wherever in the process, takes the same files. See
@@ -14,10 +16,12 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
+import msgspec
 
 from apportion.runtime.process.config import (
     ENVIRONMENT,
@@ -28,8 +32,10 @@ from apportion.runtime.process.config import (
 )
 from apportion.runtime.process.tls import NATS_TLS
 
-Command = Callable[..., None]
+if TYPE_CHECKING:
+    from apportion.runtime.kube.client import KubeApi
 
+Command = Callable[..., None]
 _FILES = (
     ("ca", "CA of {whose} server (PEM).", "  [default: the system's CAs]"),
     ("cert", "Our certificate for {whose} server (PEM).", ""),
@@ -105,3 +111,55 @@ def stop_with(error: str) -> NoReturn:
     from apportion.runtime.service.lifecycle import EXIT_CONFIG  # noqa: PLC0415
 
     sys.exit(EXIT_CONFIG)
+
+
+class KubeChoice(msgspec.Struct, frozen=True):
+    """Which cluster, if any, and as whom."""
+
+    wanted: bool
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+    def open(self) -> AbstractAsyncContextManager[KubeApi]:
+        """Its API server, until the context is left; raises ConfigError where it has no address."""
+        from apportion.runtime.kube.client import open_kube  # noqa: PLC0415 - see above
+
+        return open_kube(self.kubeconfig, self.context)
+
+
+def kubernetes_options(command: Command) -> Command:
+    """Add `--kubernetes`, `--kubeconfig` and `--context`; see `kube_choice`."""
+    for option in (
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option(
+            "--kubeconfig",
+            type=click.Path(dir_okay=False, path_type=Path),
+            envvar="APPORTION_KUBECONFIG",
+            show_envvar=True,
+            help="How to reach the cluster.  [default: the pod's own, else ~/.kube/config]",
+        ),
+        click.option(
+            "--kubernetes",
+            is_flag=True,
+            envvar="APPORTION_KUBERNETES",
+            show_envvar=True,
+            help="Work for a Kubernetes cluster.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+dra_option = click.option(
+    "--dra",
+    is_flag=True,
+    envvar="APPORTION_DRA",
+    show_envvar=True,
+    help="Pods may have ResourceClaims of our class (Kubernetes 1.34 and newer).",
+)
+
+
+def kube_choice(*, kubernetes: bool, kubeconfig: Path | None, context: str | None) -> KubeChoice:
+    """The options together; naming a kubeconfig or a context asks for a cluster."""
+    wanted = kubernetes or kubeconfig is not None or context is not None
+    return KubeChoice(wanted, kubeconfig, context)

@@ -1,22 +1,38 @@
-"""Surfaces that answer this machine alone, and ask nobody who he is.
+"""Surfaces for few: for this machine alone, which ask nobody who he is; metrics for clients with a
+token; and JSON for a cluster's own components, API servers and kube-schedulers.
 
-Invariant: a page of another site reads nothing there, whatever its name is said to mean.
-
-And metrics on a port that other machines reach, for clients with a token: without a token file, no
-client reads them. The file is read for each request, so a Secret that comes later, or changes,
-counts at once.
+Invariants: a page of another site reads nothing there, whatever its name is said to mean; without a
+token file no client of another machine reads metrics, and the file is read for each request, so a
+Secret that comes later, or changes, counts at once; whatever a component sends, it gets JSON with a
+status that says whose fault it was, and the process goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
 from aiohttp import hdrs, web
 
 from apportion.runtime.service.http import Guard, Handle, refused
+from apportion_schemas.decoding import from_outside
+
+T = TypeVar("T")
+POD_BYTES_MAX = 1_600_000
+"""etcd takes objects up to 1.5 MiB."""
+CONTAINERS_MAX = 512
+_fields = from_outside(msgspec.json.Decoder(dict[str, msgspec.Raw]).decode)
+_list = from_outside(msgspec.json.Decoder(list[msgspec.Raw]).decode)
+_decode = from_outside(msgspec.json.Decoder().decode)
+
+_log = logging.getLogger(__name__)
 
 
 def is_own_machine(host: str) -> bool:
@@ -97,3 +113,67 @@ def _read(path: Path | None) -> bytes:
         return b"" if path is None else path.read_bytes().strip()
     except OSError:
         return b""
+
+
+class BadBody(Exception):
+    """A request whose body cannot be read; the message says what is wrong and what to send."""
+
+
+class PodTooLarge(BadBody):
+    """A pod that is larger than any that we read."""
+
+
+def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
+    """The body as what it should be.
+
+    Raises:
+        BadBody: it is not.
+    """
+    try:
+        return decode(body)
+    except msgspec.MsgspecError as error:
+        raise BadBody(f"the body is not {wanted}: {str(error)[:300]}") from None
+
+
+def read_pod(raw: msgspec.Raw | bytes) -> Any:
+    """A pod that somebody sent, or what is in its place.
+
+    Raises:
+        BadBody: it is no JSON.
+        PodTooLarge: it is larger than we read; that is found out without reading it.
+    """
+    if len(raw) > POD_BYTES_MAX:
+        raise PodTooLarge(f"the pod has {len(raw)} bytes; at most {POD_BYTES_MAX}")
+    count = 0  # of all kinds; what has another form is for others to refuse
+    with contextlib.suppress(msgspec.MsgspecError):
+        spec = _fields(_fields(bytes(raw)).get("spec", b"{}"))
+        for kind in ("containers", "initContainers", "ephemeralContainers"):
+            with contextlib.suppress(msgspec.ValidationError):
+                count += len(_list(spec.get(kind, b"[]")))
+    if count > CONTAINERS_MAX:
+        raise PodTooLarge(f"the pod has {count} containers; at most {CONTAINERS_MAX}")
+    return read_body(_decode, bytes(raw), "a pod")
+
+
+def answering(
+    handle: Callable[[web.Request], Awaitable[bytes]], unready: Callable[[], str]
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """`handle` as a route that answers JSON, whatever happens in it."""
+
+    async def answered(request: web.Request) -> web.StreamResponse:
+        if reason := unready():
+            return refused(503, f"not ready: {reason}", "ask again; see /readyz")
+        try:
+            body = await handle(request)
+        except BadBody as error:
+            return refused(400, str(error), "send what a Kubernetes API server or scheduler sends")
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception:  # noqa: BLE001 - one bad request must not look like no service
+            _log.exception("could not answer %s", request.path[:200])
+            return refused(
+                500, "internal error; the log of this service has the cause", "report it"
+            )
+        return web.Response(body=body, content_type="application/json")
+
+    return answered

@@ -24,9 +24,8 @@ from apportion.core.workloads.adoption.claims import WRITERS
 from apportion.core.workloads.pods.gangs import VERSIONS
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
-from apportion.runtime.kube.discovery import Discovery
-from apportion.runtime.kube.dra import CLAIMS
-from apportion.runtime.kube.watch import Watch, any_problem, newest_version
+from apportion.runtime.kube.examining import CLAIMS
+from apportion.runtime.kube.watch import Discovery, Watch, any_problem, newest_version
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.publisher import Append, Publisher
 from apportion.runtime.ledger.reader import Reader

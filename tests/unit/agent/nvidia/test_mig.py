@@ -13,10 +13,10 @@ import pytest
 from apportion.agent.backend import InTheWay, NotMade
 from apportion.agent.boot_book import BootBook
 from apportion.agent.nvidia import mig as nvml_mig
+from apportion.agent.nvidia.driver import QUIET_S
 from apportion.agent.nvidia.mig import OurInstances
 from apportion.agent.nvidia.nvml import NvmlBackend
-from apportion.agent.nvidia.xids import QUIET_S
-from apportion.agent.shares.instances import Instances
+from apportion.agent.shares.cards import Instances
 from apportion.core.grants import DeviceNode
 from apportion.core.grants.mig import named
 from apportion.runtime.process.clock import SystemClock

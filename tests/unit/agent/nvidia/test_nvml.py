@@ -8,8 +8,8 @@ import pynvml
 import pytest
 
 from apportion.agent.backend import DevicesUnavailable, NotMade
+from apportion.agent.nvidia.driver import NOTICE_XIDS, QUIET_S
 from apportion.agent.nvidia.nvml import NvmlBackend
-from apportion.agent.nvidia.xids import NOTICE_XIDS, QUIET_S
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Device
 from tests.support.nvidia.driver import FakeDriver, fake_driver

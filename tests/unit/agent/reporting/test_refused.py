@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from apportion.agent.reporting.intake_client import IntakeClient
+from apportion.agent.reporting.agent import IntakeClient
 from apportion.core.devices.simulating import simulated_devices
 from apportion.intake.taking import LATER_S
 from apportion.runtime.files.fleets import SimulatedNode

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from apportion.agent.backend import NotMade
 from apportion.agent.nvidia.nvml import NvmlBackend
-from apportion.agent.shares.daemons import Daemons
+from apportion.agent.shares.cards import Daemons
 from apportion.core.grants import Held, Node, Part, grant
 from apportion.core.grants.granting import PIPES
 from apportion.runtime.process.clock import SystemClock

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from apportion.agent.nvidia.nvml import NvmlBackend
-from apportion.agent.shares.driver_limits import DriverLimits, Limit, limits_of
+from apportion.agent.shares.cards import DriverLimits, Limit, limits_of
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Share
 from tests.support.nvidia.driver import FakeDriver, fake_driver
@@ -82,7 +82,7 @@ async def test_a_driver_without_limits_is_told_of_once(
 ) -> None:
     """One that does not know the function, or a card that has none; nothing else happens."""
     driver.no_memory_limits(driver_too=driver_too)
-    caplog.set_level(logging.INFO, "apportion.agent.shares.driver_limits")
+    caplog.set_level(logging.INFO, "apportion.agent.shares.cards")
     hands = DriverLimits(backend, cgroups)
     for _ in range(3):
         await hands.hold([Limit(driver.ids[0], WHOLE, MIB), Limit(driver.ids[1], WHOLE, MIB)])
@@ -96,7 +96,7 @@ async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
 ) -> None:
     """An agent in a pod without the node's cgroups; a card in MIG mode; a card that is gone."""
     driver.memory_limits(cgroups)
-    caplog.set_level(logging.INFO, "apportion.agent.shares.driver_limits")
+    caplog.set_level(logging.INFO, "apportion.agent.shares.cards")
     hands = DriverLimits(backend, cgroups)
     for number in range(3):
         await hands.hold([Limit(driver.ids[0], f"/../../pod{number}/4f1c", MIB)])

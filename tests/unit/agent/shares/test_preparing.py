@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from apportion.agent.reporting.view import Claim, NodeView
-from apportion.agent.shares.daemons import Daemons
-from apportion.agent.shares.instances import Instances
+from apportion.agent.shares.cards import Daemons, Instances
 from apportion.agent.shares.preparing import Hands, LivePods, Rounds, SharePreparing
 from apportion.agent.shares.regions import Kept, Regions
 from apportion.agent.simulated import SimulatedBackend

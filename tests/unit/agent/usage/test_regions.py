@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from apportion.agent.shares.regions import Regions, SharedFile
-from apportion.agent.usage.regions import Reading, read, tell_pids, wrong_pids
+from apportion.agent.usage.uses import Reading, read, tell_pids, wrong_pids
 from apportion.core.grants import RegionPlan
 from apportion.core.grants.region import Region
 from tests.support.regions import run_process

@@ -5,8 +5,7 @@ from pathlib import Path
 from apportion.agent.backend import Load, Running
 from apportion.agent.reporting.view import Claim
 from apportion.agent.usage.owners import Owners
-from apportion.agent.usage.regions import Reading
-from apportion.agent.usage.uses import Counted, Look
+from apportion.agent.usage.uses import Counted, Look, Reading
 from apportion_schemas import Device, MigInstance, PodPlaced, Score, Share
 from tests.unit.agent.usage.processes import OTHER, UID, cgroup, write
 

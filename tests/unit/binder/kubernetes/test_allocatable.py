@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from apportion.binder.binding import Bound, Outcome
 from apportion.binder.kubernetes.allocatable import AGAIN_S, SEEN_S, Allocatable
-from apportion.binder.kubernetes.pace import Pace
-from apportion.binder.kubernetes.target import KubernetesTarget
-from apportion.binder.target import Bound, Outcome
+from apportion.binder.kubernetes.target import KubernetesTarget, Pace
 from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeUnavailable
 from apportion_schemas import (
     Configuration,

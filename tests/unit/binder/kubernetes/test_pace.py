@@ -2,7 +2,7 @@
 
 import asyncio
 
-from apportion.binder.kubernetes.pace import CALM_S, FIRST, LEAST, MOST, PROMPT_S, Pace
+from apportion.binder.kubernetes.target import CALM_S, FIRST, LEAST, MOST, PROMPT_S, Pace
 from apportion.runtime.process.clock import SystemClock
 
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import pytest
 
 from apportion.binder.kubernetes import pod_events
-from apportion.binder.kubernetes.pace import Pace
 from apportion.binder.kubernetes.pod_events import (
     DECLARED_WITHIN_S,
     PAUSE_MAX_S,
@@ -18,6 +17,7 @@ from apportion.binder.kubernetes.pod_events import (
     RENEW_SLOT_S,
     Telling,
 )
+from apportion.binder.kubernetes.target import Pace
 from apportion.core.explain.text.event_text import CORES_LATER
 from apportion.core.ledger.fold import Change
 from apportion.runtime.kube.client import JSON, TIMEOUT_S, Answer, KubeUnavailable

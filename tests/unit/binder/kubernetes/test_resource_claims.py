@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from apportion.binder.kubernetes.pace import Pace
-from apportion.binder.kubernetes.resource_claims import (
+from apportion.binder.binding import Bound, Failed, Outcome
+from apportion.binder.kubernetes.claims import (
     FINALIZER,
     LOOK_EVERY_S,
     ClaimBinding,
     ClaimRelease,
 )
 from apportion.binder.kubernetes.slices import Slices
-from apportion.binder.kubernetes.target import KubernetesTarget
-from apportion.binder.target import Bound, Failed, Outcome
+from apportion.binder.kubernetes.target import KubernetesTarget, Pace
 from apportion.core.dra.names import DRIVER, container_of
 from apportion.core.ledger.fold import Change
 from apportion.runtime.kube.client import JSON, Answer

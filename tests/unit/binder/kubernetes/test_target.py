@@ -10,10 +10,9 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio import client
 
+from apportion.binder.binding import Bound, Failed, Outcome
 from apportion.binder.kubernetes import target as kubernetes_target
-from apportion.binder.kubernetes.pace import FIRST, Pace
-from apportion.binder.kubernetes.target import KubernetesTarget
-from apportion.binder.target import Bound, Failed, Outcome
+from apportion.binder.kubernetes.target import FIRST, KubernetesTarget, Pace
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, UID
 from apportion.runtime.kube.client import KubeApi
 from apportion.runtime.process.clock import SystemClock

@@ -7,10 +7,9 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
-from apportion.binder.kubernetes.pace import Pace
-from apportion.binder.kubernetes.target import KubernetesTarget
-from apportion.binder.kubernetes.volumes import PATIENCE_S, WAIT_S
-from apportion.binder.target import Bound, Failed, Outcome
+from apportion.binder.binding import Bound, Failed, Outcome
+from apportion.binder.kubernetes.claims import PATIENCE_S, WAIT_S
+from apportion.binder.kubernetes.target import KubernetesTarget, Pace
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT
 from apportion.core.workloads.pods.volumes import BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE
 from apportion.runtime.kube.client import MERGE_PATCH

@@ -11,7 +11,7 @@ from apportion.cli.verbs.act.submit import Report, counted, of_plan, of_replace,
 from apportion.core.answers.reads import PodAnswer
 from apportion.core.explain.text.words import phrase
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.runtime.files.manifest_set import Wish
+from apportion.runtime.files.manifests import Wish
 from apportion_schemas import (
     NodeConstraints,
     PodGroupObserved,

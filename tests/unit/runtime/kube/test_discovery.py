@@ -5,8 +5,7 @@ import random
 from typing import Any
 
 from apportion.runtime.kube.client import Answer
-from apportion.runtime.kube.discovery import LOOK_S, Discovery
-from apportion.runtime.kube.watch import ABSENT_S, Watch
+from apportion.runtime.kube.watch import ABSENT_S, LOOK_S, Discovery, Watch
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
 from tests.support.memory_kube import MemoryKube, status_body

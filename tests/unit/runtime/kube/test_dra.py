@@ -10,7 +10,7 @@ import pytest
 from apportion.binder.kubernetes.slices import Slices
 from apportion.core.ledger.state import State
 from apportion.runtime.kube.client import Answer
-from apportion.runtime.kube.dra import SLICES, require_dra
+from apportion.runtime.kube.examining import SLICES, require_dra
 from apportion.runtime.process.config import ConfigError
 from tests.simulation.clocks import SkewedClock
 from tests.support.memory_kube import MemoryKube, status_body

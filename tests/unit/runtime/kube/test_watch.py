@@ -14,8 +14,7 @@ from kubernetes_asyncio import client
 
 from apportion.runtime.kube import watch as kube_watch
 from apportion.runtime.kube.client import KubeApi, KubeUnavailable
-from apportion.runtime.kube.discovery import Discovery
-from apportion.runtime.kube.watch import Watch
+from apportion.runtime.kube.watch import Discovery, Watch
 from apportion.runtime.process.clock import SystemClock
 from tests.support.polling import until
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.runtime.ledger.drafts import MAX_BATCH_BYTES, check_batch, check_draft
+from apportion.runtime.ledger.batching import MAX_BATCH_BYTES, check_batch, check_draft
 from apportion.runtime.ledger.port import (
     MAX_PAYLOAD_BYTES,
     Draft,

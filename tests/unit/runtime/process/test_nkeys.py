@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.runtime.process.nkeys import (
+from apportion.runtime.process.reach import (
     ACCOUNT,
     SERVER,
     USER,

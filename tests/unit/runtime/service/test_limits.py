@@ -13,8 +13,7 @@ from aiohttp import web
 
 from apportion.runtime.process.config import Address
 from apportion.runtime.process.metrics import Metrics
-from apportion.runtime.service.connections import Connections, Watched
-from apportion.runtime.service.http import HttpServer
+from apportion.runtime.service.http import Connections, HttpServer, Watched
 from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany, Turns, client_of
 from tests.support.authority import Authority
 from tests.support.golden import Golden

@@ -11,7 +11,7 @@ import pytest
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase
 from apportion.runtime.kube.client import Answer, KubeUnavailable
-from apportion.runtime.kube.discovery import LOOK_S
+from apportion.runtime.kube.watch import LOOK_S
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher

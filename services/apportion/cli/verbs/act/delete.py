@@ -23,8 +23,7 @@ from apportion.cli.render.output import console, plain, print_json, warn
 from apportion.core.answers.reads import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.text.event_text import limit_name, listed
-from apportion.runtime.files.manifest_set import Wish
-from apportion.runtime.files.manifests import Problem
+from apportion.runtime.files.manifests import Problem, Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import PodGroupGone, QueueObserved, QuotaGone, QuotaObserved
 

@@ -40,7 +40,7 @@ from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import listed
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.process.config import ConfigError
-from apportion.runtime.service.kube_options import KubeChoice
+from apportion.runtime.service.options import KubeChoice
 
 LOOK_EVERY_S = 1.0
 AGAIN_AFTER_S = 5.0

@@ -53,7 +53,7 @@ from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import limit_name, listed, shares_words
 from apportion.core.explain.text.vocabulary import WAITING
 from apportion.core.explain.text.words import many
-from apportion.runtime.files.manifest_set import Wish, undeclared_queues
+from apportion.runtime.files.manifests import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import Shape
 

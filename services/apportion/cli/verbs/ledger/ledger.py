@@ -36,7 +36,7 @@ from apportion.core.ledger.rules import Rules, legal_version, missing
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.jetstream.readers import ReaderThere, list_readers
+from apportion.runtime.jetstream.consumers import ReaderThere, list_readers
 from apportion.runtime.jetstream.retention import CannotDrop, droppable
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.jetstream.stream import StreamInfo

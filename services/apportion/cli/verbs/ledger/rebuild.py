@@ -36,7 +36,7 @@ from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import FenceRefused
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.reach import Reach
-from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.service.options import KubeChoice, kube_choice, kubernetes_options
 from apportion_schemas import LedgerRebuilt, PodAdopted
 from apportion_schemas.quantities import TEXT_MAX
 

@@ -20,14 +20,14 @@ from apportion.core.doctor.checks import CHECKS, examined
 from apportion.core.doctor.facts import Facts, KubeFacts, LedgerFacts
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.examining import examine
-from apportion.runtime.jetstream.server.monitoring import monitor_url, server_says
+from apportion.runtime.jetstream.server.embedded import monitor_url, server_says
 from apportion.runtime.ledger.archive import archive_facts
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.receipts import receipt_facts
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.logs import configure_logs
-from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.service.options import KubeChoice, kube_choice, kubernetes_options
 
 STYLES = {"ok": "green", "soon": "yellow", "unknown": "magenta", "broken": "red"}
 SEEN_BY_MONITOR = frozenset(("durability", "disk"))
@@ -115,7 +115,7 @@ async def _of_ledger(where: Where, monitor: str) -> tuple[LedgerFacts | None, st
 async def _of_kubernetes(choice: KubeChoice) -> KubeFacts | None:
     if not choice.wanted:
         return None
-    from apportion.runtime.kube.examining import examine_kube  # see kube_options
+    from apportion.runtime.kube.examining import examine_kube  # see KubeChoice
 
     try:
         async with choice.open() as api:

@@ -2,7 +2,8 @@
 
 It runs the same nats.conf as production. Invariants: two servers never share a store (the child
 inherits the lock of the data directory, so it holds even if we are killed); passwords are made
-once, kept in a file that only its owner reads, and never logged.
+once, kept in a file that only its owner reads, and never logged; a server that says nothing on its
+monitoring port is no error: whoever asked knows less.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import http.client
 import importlib.metadata
 import json
 import os
@@ -20,9 +22,11 @@ import secrets
 import shutil
 import signal
 import socket
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -33,10 +37,13 @@ from apportion.core.identity.configuration import (
 )
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.jetstream.server.users import CONFIGURATION, Users, UsersFailed
+from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.cpu_policy import children_that_interrupt_nobody
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.reach import Reach
 
+TIMEOUT_S: Final = 3.0
+ANSWER_BYTES_MAX: Final = 1 << 20
 ROLES = tuple(user.identity.name for user in WITH_PASSWORDS)
 DEFAULT_PORT = 4222
 MAX_STORE_BYTES = 10 << 30
@@ -46,7 +53,33 @@ STOP_TIMEOUT_S = 10.0
 _CREDENTIALS = "credentials.json"
 _LOG = "nats-server.log"
 _LOG_TAIL_LINES = 8
+
 _log = get_logger(__name__)
+
+
+def monitor_url(key: str, found: str) -> str:
+    """The address of a monitoring port. Raises ConfigError."""
+    parts = urlsplit(found)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(key, found, "write http://host:port of nats-server's monitoring port")
+    return found.rstrip("/")
+
+
+async def server_says(url: str) -> Mapping[str, Any]:
+    """Its `/varz`; empty without a URL, or where nobody answers in time."""
+    if not url:
+        return {}
+    try:
+        said = await asyncio.to_thread(_get, f"{url}/varz")
+    except (OSError, http.client.HTTPException, ValueError, msgspec.DecodeError) as error:
+        _log.warning("the monitoring port does not answer", url=url, error=str(error))
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - checked above
+        return msgspec.json.decode(answer.read(ANSWER_BYTES_MAX))
 
 
 class ServerFailed(Exception):

@@ -31,7 +31,7 @@ from apportion.core.identity.identity import EVERY_NODE, Identity, check_name
 from apportion.core.identity.permissions import role_of
 from apportion.core.identity.roles import ROLES
 from apportion.runtime.files.atomic import write_whole
-from apportion.runtime.process.nkeys import check_public, new_key, write_seed
+from apportion.runtime.process.reach import check_public, new_key, write_seed
 
 USERS: Final = "users.json"
 USERS_LOCK: Final = "users.lock"

@@ -28,7 +28,7 @@ from apportion.cli.verbs.act.drain import (
     how_far,
 )
 from apportion.core.answers.reads import PodAnswer
-from apportion.runtime.service.kube_options import KubeChoice
+from apportion.runtime.service.options import KubeChoice
 from tests.support.golden import Golden
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from apportion.runtime.jetstream.server.monitoring import server_says
+from apportion.runtime.jetstream.server.embedded import server_says
 
 
 @pytest.mark.parametrize(

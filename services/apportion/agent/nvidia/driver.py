@@ -1,0 +1,443 @@
+"""What the driver is asked and tells: calls that may never return, XIDs, and what is used of cards.
+
+A driver that waits for a card which fell off the bus (XID 79, 119) blocks the calling thread, and
+no thread can be ended from outside. So calls are made on daemon threads, one call at a time in each
+`Lane`. A call that takes longer than its lane allows is abandoned: its thread is lost until the
+call returns. Invariants: a hung lane begins no other call, and refuses each at once; no call begins
+after its caller was refused; the process can end while calls hang.
+
+XIDs are the faults that the driver reports. A critical one makes its card unhealthy until the card
+has been quiet for a while; one of a MIG instance closes the place of that instance, and no other
+one of its card. Invariant: every card that answers is listened to, also after the driver was away
+or one card's loss made the event set deaf.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from queue import SimpleQueue
+from statistics import fmean
+from typing import Any, Final, TypeVar
+
+import pynvml as nvml
+
+from apportion.agent.backend import Load, NotMade, Running
+from apportion.agent.nvidia import mig
+from apportion.core.grants.mig import named, overlap
+from apportion.runtime.process.clock import Clock
+from apportion_schemas import MigInstance
+
+CALL_S: Final = 10.0
+"""Cutting a card, and waking one without persistence mode, takes seconds."""
+T = TypeVar("T")
+_Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+_Jobs = SimpleQueue[_Job | None]
+IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 94, 109})
+"""Faults of the program, not of the card: the list that HAMi and NVIDIA's own plugin ignore, and an
+error of memory that was contained (94), which ends the programs that have used that memory."""
+NOTICE_XIDS = frozenset({63, 154})
+"""A row of memory was remapped, the driver asks for another recovery: the next look asks for both,
+and is made at once. Source of both lists: NVIDIA's catalogue of XIDs."""
+XID_MAX = 9_999
+QUIET_S = 300.0
+"""A card that had a critical XID is offered again after this long without another."""
+NO_INSTANCE = 0xFFFF_FFFF
+"""What an event says where it is of the whole card."""
+_UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
+"""What a card, or a driver older than the question, says to something that it does not have."""
+_ABSENT = (
+    nvml.NVMLError_NotSupported,
+    nvml.NVMLError_FunctionNotFound,
+    nvml.NVMLError_InvalidArgument,
+)
+"""What a card, or a driver older than the question, says to something that it cannot tell."""
+_Instance = tuple[str, int]
+"""A card, and the driver's number of the GPU instance on it."""
+
+_log = logging.getLogger(__name__)
+
+
+class Hung(Exception):
+    """A call into the driver has not returned; the message says for how long at least."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"NVML: a call has not returned for {limit_s:g} s")
+
+
+class Threads:
+    """The threads of all lanes: as many as there are calls at one time."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Jobs] = []
+        self._closed = False
+
+    def begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Run the function on a thread of its own."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        if self._idle:
+            jobs = self._idle.pop()
+        else:
+            jobs = SimpleQueue()
+            threading.Thread(target=self._work, args=(jobs,), name="nvml", daemon=True).start()
+        jobs.put((function, loop, future))
+        return future
+
+    def close(self) -> None:
+        """End the threads; one whose call hangs ends when the call returns."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().put(None)
+
+    def _work(self, jobs: _Jobs) -> None:
+        while (job := jobs.get()) is not None:
+            function, loop, future = job
+            result, error = None, None
+            try:
+                result = function()
+            except Exception as raised:  # noqa: BLE001 - it is the caller's
+                error = raised
+            try:
+                loop.call_soon_threadsafe(self._deliver, jobs, future, result, error)
+            except RuntimeError:  # the loop is closed: the process ends
+                return
+
+    def _deliver(
+        self, jobs: _Jobs, future: asyncio.Future[Any], result: Any, error: Exception | None
+    ) -> None:
+        if self._closed:
+            jobs.put(None)
+        else:
+            self._idle.append(jobs)
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+            future.exception()  # its caller may have given up
+
+
+class Lane:
+    """Calls that are made one after another, about one card."""
+
+    def __init__(
+        self, name: str, threads: Threads, limit_s: float, on_change: Callable[[], None]
+    ) -> None:
+        """`on_change` is called when the lane hangs, and when it goes on."""
+        self.name = name
+        self.hung = False
+        self._threads = threads
+        self._limit_s = limit_s
+        self._on_change = on_change
+        self._alone = asyncio.Lock()
+        self._current: asyncio.Future[Any] | None = None
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Return what the function returns.
+
+        Raises:
+            Hung: it has not returned in time, or an earlier call has not.
+        """
+        async with self._alone:
+            if self._current is not None:  # the caller of an earlier one may have been cancelled
+                await self._returned(self._current)
+            self._current = future = self._threads.begin(function)
+            await self._returned(future)
+            return future.result()
+
+    async def _returned(self, future: asyncio.Future[Any]) -> None:
+        """Raises Hung."""
+        if not future.done() and not self.hung:
+            await asyncio.wait({future}, timeout=self._limit_s)
+            if not future.done():
+                self.hung = True
+                future.add_done_callback(self._goes_on)
+                _log.error("%s: %s; nothing else is asked of it", self.name, Hung(self._limit_s))
+                self._on_change()
+        if not future.done():
+            raise Hung(self._limit_s)
+
+    def _goes_on(self, future: asyncio.Future[Any]) -> None:  # noqa: ARG002 - abandoned
+        self.hung = False
+        _log.info("%s: the call into the driver has returned", self.name)
+        self._on_change()
+
+
+def within(limit_s: float, function: Callable[[], None]) -> None:
+    """Run the function, where no loop can wait for it.
+
+    Raises:
+        Hung: it has not returned in time.
+    """
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="nvml", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        raise Hung(limit_s)
+    if errors:
+        raise errors[0]
+
+
+class Xids:
+    """The driver's set of events, and the critical XIDs of the last `quiet_s` seconds."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        quiet_s: float,
+        ignored: frozenset[int],
+        hung: Callable[[], Collection[str]],
+    ) -> None:
+        """`ignored` are the XIDs after which a card stays healthy; `hung` names the calls into the
+        driver that have not returned.
+        """
+        self.ignored = ignored
+        self._clock = clock
+        self._quiet_s = quiet_s
+        self._hung = hung
+        self._xids: dict[str, tuple[int, float]] = {}
+        self._faults: dict[tuple[str, MigInstance], tuple[int, float]] = {}
+        self._events: Any = None
+        self._watched: set[str] = set()
+        self._stumbled = False
+
+    def listen(self) -> None:
+        """Make the set of events, to which `watch` adds each card. Raises NVMLError."""
+        if self._events is None:
+            self._events = nvml.nvmlEventSetCreate()
+
+    def stop_listening(self) -> None:
+        """Free the set of events, unless a call that hangs may be using it."""
+        events, self._events = self._events, None
+        self._watched.clear()
+        if events is not None and not self._hung():
+            with suppress(nvml.NVMLError):
+                nvml.nvmlEventSetFree(events)
+
+    def watch(self, device: str, handle: Any) -> None:
+        """Ask for the card's critical XIDs. A card that has no such events is only probed.
+
+        Raises NVMLError.
+        """
+        if device in self._watched:
+            return
+        events = self._events
+        with suppress(*_UNKNOWN):
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        if events is self._events:  # else the call hung for as long as that set was in use
+            self._watched.add(device)
+
+    def keep_watching(self, devices: Collection[str]) -> None:
+        """Forget all other cards: the events of a card that was lost went with it."""
+        self._watched.intersection_update(devices)
+
+    def wait(self, wait_s: float) -> Any:
+        """A critical XID that came within that time; else whether to look at the cards."""
+        if self._events is None:
+            time.sleep(wait_s)  # the driver was away at the last look
+            return True
+        try:
+            event = nvml.nvmlEventSetWait_v2(self._events, max(1, int(wait_s * 1_000)))
+        except nvml.NVMLError_Timeout:
+            self._stumbled = False
+            return False
+        except nvml.NVMLError:
+            # A card fell off the bus, or the driver restarts. One lost card makes a set deaf to
+            # the others: the next look makes another, of those that answer.
+            if self._stumbled:
+                time.sleep(wait_s)
+            self._stumbled = True
+            self.stop_listening()
+            return True
+        self._stumbled = False
+        return event if event.eventType == nvml.nvmlEventTypeXidCriticalError else False
+
+    def note(self, device: str, xid: int) -> None:
+        """Keep the XID of a card in mind."""
+        self._xids[device] = (xid, self._clock.monotonic())
+
+    def note_fault(self, device: str, cut: MigInstance, xid: int) -> None:
+        """Keep the XID of a MIG instance in mind, and log it unless it is the same as before."""
+        before, _ = self._faults.get((device, cut), (0, 0.0))
+        self._faults[device, cut] = (xid, self._clock.monotonic())
+        if xid != before:
+            _log.error(
+                "device %s: XID %d on MIG instance %s; no pod is placed and no container is "
+                "started there for %g s. Other instances of the device are not affected",
+                *(device, xid, named(cut), self._quiet_s),
+            )
+
+    def recent(self, device: str) -> str:
+        """The card's critical XID of the last `quiet_s` seconds, as a reason; empty without one."""
+        xid, at_s = self._xids.get(device, (0, 0.0))
+        if xid and self._clock.monotonic() - at_s < self._quiet_s:
+            return f"XID {xid}"
+        self._xids.pop(device, None)
+        return ""
+
+    def faults(self, device: str) -> Iterator[tuple[MigInstance, int]]:
+        """The card's MIG instances that had a critical XID in the last `quiet_s` seconds."""
+        for (card, cut), (xid, at_s) in list(self._faults.items()):
+            if self._clock.monotonic() - at_s >= self._quiet_s:
+                del self._faults[card, cut]
+            elif card == device:
+                yield cut, xid
+
+    def check_place(self, device: str, wanted: MigInstance) -> None:
+        """Raises NotMade where an instance had a critical XID a short time ago."""
+        for cut, xid in self.faults(device):
+            if overlap(cut, wanted):
+                raise NotMade(
+                    f"MIG instance {named(cut)} had XID {xid}; its place is given to containers "
+                    f"again after {self._quiet_s:g} s without another"
+                )
+
+
+class Loads:
+    """Looks at loads, and keeps what the next look is compared with."""
+
+    def __init__(self) -> None:
+        self._seen_us: dict[str, int] = {}
+        self._samples: dict[_Instance, Any] = {}
+
+    def forget(self) -> None:
+        """Let the driver have back what it lent; one that is gone takes nothing back."""
+        for key in list(self._samples):
+            self._drop(key)
+        self._seen_us.clear()
+
+    def read(self, device: str, card: Any) -> list[Load]:
+        """The loads of a card, by NVML's handle of it. Raises NVMLError."""
+        used = int(nvml.nvmlDeviceGetMemoryInfo(card).used)
+        running = _running(card)
+        instances = list(_instances(card))
+        if not instances:
+            self._keep(device, ())
+            cores = self._cores(device, card)
+            processes = tuple(
+                Running(pid, memory, None if cores is None else cores.get(pid, 0))
+                for (pid, _), memory in running.items()
+            )
+            return [Load(device, used, _rate(card), None, processes)]
+        self._keep(device, [number for number, _, _ in instances])
+        loads = [Load(device, used, _rate(card))]
+        for number, cut, memory in instances:
+            inside = tuple(
+                Running(pid, memory, None)
+                for (pid, instance), memory in running.items()
+                if instance == number
+            )
+            loads.append(Load(device, memory, self._monitored(device, card, number), cut, inside))
+        return loads
+
+    def _cores(self, device: str, card: Any) -> dict[int, int] | None:
+        """Percent of the card's compute by process since the last look; None: not told."""
+        since_us = self._seen_us.get(device, 0)
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(card, since_us)
+        except nvml.NVMLError_NotFound:
+            return {}  # nobody computed anything
+        except _ABSENT:
+            return None
+        rates: defaultdict[int, list[int]] = defaultdict(list)
+        for sample in samples:
+            rates[int(sample.pid)].append(int(sample.smUtil))
+            self._seen_us[device] = max(self._seen_us.get(device, 0), int(sample.timeStamp))
+        return {pid: min(round(fmean(each)), 100) for pid, each in rates.items()}
+
+    def _monitored(self, device: str, card: Any, number: int) -> int | None:
+        """Percent of an instance's compute since the last look, where the card has a monitor."""
+        key = device, number
+        with suppress(nvml.NVMLError):
+            if not nvml.nvmlGpmQueryDeviceSupport(card).isSupportedDevice:
+                return None
+            sample = nvml.nvmlGpmSampleAlloc()
+            try:
+                nvml.nvmlGpmMigSampleGet(card, number, sample)
+                return _between(self._samples[key], sample) if key in self._samples else None
+            finally:
+                self._drop(key)
+                self._samples[key] = sample
+        return None
+
+    def _keep(self, device: str, numbers: Iterable[int]) -> None:
+        """Let go of the samples of instances that are not there any more."""
+        there = set(numbers)
+        for key in [each for each in self._samples if each[0] == device and each[1] not in there]:
+            self._drop(key)
+
+    def _drop(self, key: _Instance) -> None:
+        sample = self._samples.pop(key, None)
+        if sample is not None:
+            with suppress(nvml.NVMLError):
+                nvml.nvmlGpmSampleFree(sample)
+
+
+def _running(card: Any) -> dict[tuple[int, int], int | None]:
+    """The bytes of each process on a card, by its id and the GPU instance that it is on.
+
+    A process is in one list for each way in which it uses the card: a client of MPS that computes
+    and draws is in three. Raises NVMLError.
+    """
+    found: dict[tuple[int, int], int | None] = {}
+    for each in nvml.nvmlDeviceGetComputeRunningProcesses(card):
+        found[int(each.pid), each.gpuInstanceId] = each.usedGpuMemory
+    for more in (
+        nvml.nvmlDeviceGetMPSComputeRunningProcesses,
+        nvml.nvmlDeviceGetGraphicsRunningProcesses,
+    ):
+        with suppress(*_ABSENT):
+            for each in more(card):
+                key = int(each.pid), each.gpuInstanceId
+                memory, before = each.usedGpuMemory, found.get(key)
+                found[key] = memory if before is None else max(before, memory or 0)
+    return found
+
+
+def _instances(card: Any) -> Iterator[tuple[int, MigInstance, int]]:
+    """Number, cut and used bytes of each MIG instance. Raises NVMLError."""
+    with suppress(*_ABSENT):
+        if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return
+        used = {}  # bytes, by the number of the GPU instance
+        for index in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(card))):
+            with suppress(nvml.NVMLError_NotFound):
+                device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+                number = int(nvml.nvmlDeviceGetGpuInstanceId(device))
+                used[number] = int(nvml.nvmlDeviceGetMemoryInfo(device).used)
+        for made in mig.instances(card, mig.profiles(card)):
+            yield made.id, made.cut, used.get(made.id, 0)
+
+
+def _rate(card: Any) -> int | None:
+    """Percent of the time in which the card computed; a card in MIG mode does not tell.
+
+    Raises NVMLError.
+    """
+    with suppress(*_ABSENT):
+        return int(nvml.nvmlDeviceGetUtilizationRates(card).gpu)
+    return None
+
+
+def _between(before: Any, after: Any) -> int | None:
+    """Percent of multiprocessors that were busy between two samples. Raises NVMLError."""
+    asked = nvml.c_nvmlGpmMetricsGet_t(
+        version=nvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=1, sample1=before, sample2=after
+    )
+    asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+    answer = nvml.nvmlGpmMetricsGet(asked).metrics[0]
+    return round(answer.value) if answer.nvmlReturn == nvml.NVML_SUCCESS else None

@@ -1,0 +1,343 @@
+"""What a card needs before containers use it: an MPS daemon, MIG instances, the driver's limits.
+
+None of it is a record of ours but which instances this agent made (`OurInstances`): the daemon is
+asked whether it lives, the driver what it holds, and which instances are needed follows from the
+kubelet's books and the ledger. So an agent that was killed, or is new on the node, comes to the
+same. Invariants: a card with a daemon takes one process at a time, the daemon's, so nothing runs
+there beside it; an instance that a container of the ledger may be using, or that this agent did not
+make, is not destroyed; only the cgroup of one container of a share is ever limited, none that
+others are in as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from apportion.agent.backend import DeviceBackend, InTheWay, NotMade
+from apportion.agent.reporting.view import Claim
+from apportion.core.grants import MadeInstance
+from apportion.core.grants.mig import cut, named
+from apportion_schemas import Device, MigInstance, Share
+from apportion_schemas.inventory import Mode
+
+CONTROL: Final = "nvidia-cuda-mps-control"
+ANSWERS_WITHIN_S: Final = 10.0
+_ASK: Final = "get_default_active_thread_percentage"
+_PRIVATE_SHM: Final = 'mount --bind "$0" /dev/shm && exec "$@"'
+"""In a mount namespace of its own: clients in containers do not see the node's `/dev/shm`."""
+_ANSWER_BYTES_MAX: Final = 300
+PATIENCE_S: Final = 8.0
+"""How long a start waits for an instance in its place: a container that ended releases it soon."""
+_AGAIN_S: Final = 0.25
+_MODE: Final[Mode] = "hami-core"
+_MIB: Final = 1 << 20
+_UP: Final = "/../"
+_DEPTH_MAX: Final = 3
+"""Of folders above a pod's own: the kubelet's two, and one that it was given for them."""
+_LOGGED_MAX: Final = 1_000
+_VERSION_2: Final = "cgroup.controllers"
+"""A file of every cgroup of version 2, and of none of version 1; see cgroups(7)."""
+
+_log = logging.getLogger(__name__)
+
+
+class Daemons:
+    """The MPS daemons below one folder, one folder per card in it."""
+
+    def __init__(self, folder: Path, backend: DeviceBackend, launcher: Sequence[str] = ()) -> None:
+        """`launcher` are words before the command that starts one, as in `systemd-run --scope`."""
+        self._folder = folder
+        self._backend = backend
+        self._launcher = tuple(launcher)
+        self._alone = asyncio.Lock()
+
+    async def ensure(self, card: str, memory_mib: int) -> None:
+        """Have the card's daemon there; no client of it gets more memory than this.
+
+        Raises:
+            NotMade: it does not start; the message has what it said.
+        """
+        async with self._alone:
+            if not await self._lives(card):
+                await self._start(card)
+            await self._limit(card, memory_mib)
+
+    async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
+        """End the daemons that no pod needs, and restart those of `needed` that died.
+
+        `needed` has by card the memory of its largest share, in MiB. Return the cards whose daemon
+        had died, and whether it runs again.
+        """
+        died: dict[str, bool] = {}
+        for card in sorted(path.name for path in self._folder.glob("*")):
+            try:
+                if card not in needed:
+                    async with self._alone:
+                        if await self._lives(card):
+                            await self._asked(card, "quit")
+                            _log.info("card %s: nobody needs its MPS daemon: ended", card)
+                        with suppress(NotMade):  # a card that is gone needs nothing
+                            await self._backend.set_exclusive(card, exclusive=False)
+                        await asyncio.to_thread(
+                            shutil.rmtree, self._folder / card, ignore_errors=True
+                        )
+                elif not await self._lives(card):
+                    _log.error("the MPS daemon of card %s is gone, and its clients with it", card)
+                    await self.ensure(card, needed[card])
+                    died[card] = True
+            except NotMade as problem:  # it hangs, or its program is being replaced
+                _log.error("%s", problem)
+                if card in needed:
+                    died[card] = False
+        return died
+
+    async def _start(self, card: str) -> None:
+        """Raises NotMade."""
+        home = self._folder / card
+        for name in ("pipe", "log", "shm"):
+            (home / name).mkdir(parents=True, exist_ok=True)
+        (home / "shm").chmod(0o1777)  # as /dev/shm: clients run as whom they like
+        await self._backend.set_exclusive(card, exclusive=True)
+        private = ("unshare", "--mount", "sh", "-c", _PRIVATE_SHM, str(home / "shm"), CONTROL, "-d")
+        status, said = await self._run(card, [*self._launcher, *private])
+        if status:
+            raise NotMade(f"the MPS daemon of card {card} does not start: {said}")
+        _log.info("card %s: MPS daemon started", card)
+
+    async def _limit(self, card: str, memory_mib: int) -> None:
+        """For clients that emptied their environment, where each has its own limit.
+
+        Raises:
+            NotMade: the daemon does not take it.
+        """
+        _, servers = await self._asked(card, "get_server_list")
+        lines = [f"set_default_device_pinned_mem_limit 0 {memory_mib}M"]
+        lines += [
+            f"set_device_pinned_mem_limit {server} 0 {memory_mib}M"
+            for server in servers.split()
+            if server.isdecimal()
+        ]
+        status, said = await self._asked(card, *lines)
+        if status:
+            raise NotMade(f"the MPS daemon of card {card} takes no limit: {said}")
+
+    async def _lives(self, card: str) -> bool:
+        if not (self._folder / card / "pipe").is_dir():
+            return False
+        status, _ = await self._asked(card, _ASK)
+        return status == 0
+
+    async def _asked(self, card: str, *lines: str) -> tuple[int, str]:
+        return await self._run(card, [CONTROL], "".join(f"{line}\n" for line in lines))
+
+    async def _run(self, card: str, words: Sequence[str], said: str = "") -> tuple[int, str]:
+        """The status of a command about the card's daemon, and what it answered.
+
+        Raises:
+            NotMade: there is no such program here, or it does not end.
+        """
+        home = self._folder / card
+        environ = os.environ | {
+            "CUDA_VISIBLE_DEVICES": card,
+            "CUDA_MPS_PIPE_DIRECTORY": str(home / "pipe"),
+            "CUDA_MPS_LOG_DIRECTORY": str(home / "log"),
+        }
+        try:
+            return await asyncio.to_thread(_ran, words, environ, said)
+        except OSError as error:
+            raise NotMade(f"{words[0]} cannot be started here: {error}") from None
+        except subprocess.TimeoutExpired:
+            raise NotMade(f"{' '.join(words)} does not end within {ANSWERS_WITHIN_S:g} s") from None
+
+
+def _ran(words: Sequence[str], environ: dict[str, str], said: str) -> tuple[int, str]:
+    """Its status and its answer; a file takes it, for a daemon may keep a pipe open for ever."""
+    with tempfile.TemporaryFile() as answer:
+        done = subprocess.run(
+            words,
+            env=environ,
+            input=said.encode(),
+            stdout=answer,
+            stderr=subprocess.STDOUT,
+            timeout=ANSWERS_WITHIN_S,
+            start_new_session=True,
+            check=False,
+        )
+        answer.seek(0)
+        return done.returncode, answer.read(_ANSWER_BYTES_MAX).decode(errors="replace").strip()
+
+
+class Instances:
+    """The MIG instances of one node's cards."""
+
+    def __init__(self, backend: DeviceBackend) -> None:
+        self._backend = backend
+        self._left: dict[str, tuple[tuple[MigInstance, ...], tuple[MigInstance, ...]]] = {}
+        self._problems: dict[str, str] = {}
+
+    async def ensure(
+        self, wanted: Iterable[Share], needed: Collection[Share]
+    ) -> dict[Share, MadeInstance]:
+        """Have those of these shares there, which are of one container.
+
+        Raises:
+            NotMade: one of them cannot be there; the message says what stands in its way.
+            OSError: one of them cannot be noted as ours.
+        """
+        made: dict[Share, MadeInstance] = {}
+        for share in wanted:
+            if share.instance is not None:
+                others = _of_card(needed, share.device)
+                made[share] = await self._patiently(share, cut(share.instance), others)
+        return made
+
+    async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
+        """Destroy what is ours and not needed, on these cards, which are in MIG mode.
+
+        What the driver holds is tried again in the next round. Raises OSError.
+        """
+        for card in cards:
+            try:
+                kept = await self._backend.keep_instances(card, _of_card(needed, card))
+            except NotMade as problem:
+                if self._problems.get(card) != str(problem):
+                    _log.warning("MIG instances of %s are left as they are: %s", card, problem)
+                self._problems[card] = str(problem)
+                continue
+            self._problems.pop(card, None)
+            if kept.gone:
+                _log.info("card %s: no pod needs %s: destroyed", card, _names(kept.gone))
+            if (kept.held, kept.foreign) != self._left.get(card, ((), ())):
+                # What stays on the card is logged once for each change of it.
+                self._left[card] = kept.held, kept.foreign
+                if kept.held:
+                    _log.warning(
+                        "card %s: no pod needs %s, and the driver says that it is in use; a "
+                        "process runs there, or DCGM holds it. Retrying until it is destroyed",
+                        card,
+                        _names(kept.held),
+                    )
+                if kept.foreign:
+                    _log.warning(
+                        "card %s: Apportion did not make %s; it stays, and its slices are given to "
+                        "no pod; if no program needs it, destroy it with nvidia-smi mig -dci and "
+                        "-dgi",
+                        card,
+                        _names(kept.foreign),
+                    )
+
+    async def _patiently(
+        self, share: Share, wanted: MigInstance, others: Collection[MigInstance]
+    ) -> MadeInstance:
+        """Raises InTheWay, NotMade."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE_S
+        while True:
+            try:
+                return await self._backend.make_instance(
+                    share.device, wanted, others, least_mib=share.memory_mib
+                )
+            except InTheWay:
+                if loop.time() > until:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
+
+
+def _of_card(shares: Iterable[Share], card: str) -> set[MigInstance]:
+    return {cut(each.instance) for each in shares if each.device == card and each.instance}
+
+
+def _names(instances: Iterable[MigInstance]) -> str:
+    return ", ".join(named(each) for each in instances)
+
+
+class Limit(NamedTuple):
+    """Bytes of a device for the processes of a cgroup, whose path is as the kernel says it."""
+
+    device: str
+    cgroup: str
+    memory: int
+
+
+def limits_of(
+    claims: Iterable[Claim],
+    cgroups: Mapping[tuple[str, str], str],
+    devices: Mapping[str, Device],
+) -> Iterator[Limit]:
+    """Those of containers that HAMi-core holds; `cgroups` are by pod and container."""
+    for claim in claims:
+        for share in (*claim.placed.shares, *claim.placed.borrowed):
+            cgroup = cgroups.get((claim.pod, share.container))
+            device = devices.get(share.device)
+            if cgroup and device is not None and device.mode == _MODE:
+                yield Limit(share.device, cgroup, share.memory_mib * _MIB)
+
+
+class DriverLimits:
+    """The limits of one node, whose cgroups (version 2) are at one folder."""
+
+    def __init__(self, backend: DeviceBackend, cgroups: Path) -> None:
+        self._backend = backend
+        self._cgroups = cgroups
+        self._found: dict[str, Path] = {}
+        self._logged: set[str] = set()
+
+    async def hold(self, limits: Iterable[Limit]) -> None:
+        """Have the driver hold them where it can; what it cannot is said once."""
+        if not (self._cgroups / _VERSION_2).exists():
+            self._log_once(f"there are no cgroups of version 2 at {self._cgroups}, see --cgroups")
+        wanted = list(limits)
+        cgroups = {limit.cgroup for limit in wanted}
+        self._found = await asyncio.to_thread(self._folders, cgroups)
+        without: set[str] = set()
+        for limit in wanted:
+            if limit.device in without:
+                continue
+            folder = self._found[limit.cgroup]
+            try:
+                if not await self._backend.hold_memory(limit.device, folder, limit.memory):
+                    without.add(limit.device)
+                    problem = f"the driver of {limit.device} has no limits of memory for cgroups"
+                    self._log_once(problem)
+            except NotMade as refused:
+                self._log_once(
+                    f"{folder}: {refused}"
+                    if folder.is_dir()
+                    else f"the node's cgroups are not at {self._cgroups}, which is --cgroups"
+                )
+
+    def _log_once(self, problem: str) -> None:
+        if problem in self._logged:
+            return
+        if len(self._logged) >= _LOGGED_MAX:
+            self._logged.clear()
+        self._logged.add(problem)
+        _log.info("a container is held by HAMi-core alone: %s", problem)
+
+    def _folders(self, cgroups: Iterable[str]) -> dict[str, Path]:
+        return {each: self._found.get(each) or self._folder(each) for each in cgroups}
+
+    def _folder(self, cgroup: str) -> Path:
+        """That of the cgroup, which need not be there.
+
+        To a process with a cgroup namespace of its own, as an agent in a pod has, the kernel says
+        the way up from its own cgroup and only the end of the path. That has the container's id in
+        it, and is found below the kubelet's folders.
+        """
+        _, up, end = cgroup.rpartition(_UP)
+        end = end.lstrip("/")
+        if up:
+            for depth in range(_DEPTH_MAX + 1):
+                for found in self._cgroups.glob("*/" * depth + glob.escape(end)):
+                    return found
+        return self._cgroups / end
