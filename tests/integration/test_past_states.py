@@ -14,9 +14,8 @@ from msgspec import structs
 
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import State
-from apportion.gateway.past.checkpoints import Checkpoints
 from apportion.gateway.past.chronicle import Chronicle
-from apportion.gateway.past.states import AT_ONCE, KEPT, PastStates
+from apportion.gateway.past.states import AT_ONCE, KEPT, Checkpoints, PastStates
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.port import Draft, Record

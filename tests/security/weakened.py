@@ -293,8 +293,8 @@ def limits_each_client() -> Iterator[None]:
 @contextlib.contextmanager
 def reads_the_past_by_turns() -> Iterator[None]:
     """Whoever reads along from far back has it read in the ledger for himself, at once."""
-    from apportion.gateway.api.past_api import PIECE_EVENTS, Pieces  # noqa: PLC0415
     from apportion.gateway.past.chronicle import Chronicle  # noqa: PLC0415
+    from apportion.gateway.past_process import PIECE_EVENTS, Pieces  # noqa: PLC0415
     from apportion.runtime.ledger.port import Record  # noqa: PLC0415
 
     async def behind(pieces: Pieces, revision: int) -> list[Record]:

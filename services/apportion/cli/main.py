@@ -60,10 +60,12 @@ DO = {
     "rebuild": Verb("cli.verbs.ledger.rebuild", "A lost ledger, anew from running pods."),
     "receipt": Verb("cli.verbs.ledger.receipt", "Sign the ledger; prove one decision."),
     "verify": Verb("cli.verbs.ledger.verify", "Check every event and every invariant."),
-    "completion": Verb("cli.verbs.setup.completion", "Names by the Tab key, in your shell."),
-    "man": Verb("cli.verbs.setup.man", "Manual pages of all verbs, into a folder."),
+    "completion": Verb(
+        "cli.verbs.setup.shell", "Names by the Tab key, in your shell.", "completion"
+    ),
+    "man": Verb("cli.verbs.setup.shell", "Manual pages of all verbs, into a folder.", "man"),
     "token": Verb("cli.verbs.setup.token", "A token for a gateway without a cluster."),
-    "version": Verb("cli.verbs.setup.version", "What is installed."),
+    "version": Verb("cli.verbs.setup.shell", "What is installed.", "version"),
 }
 RUN = {
     name: Verb(f"{name}.main", f"Run {text}.")

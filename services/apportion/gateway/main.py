@@ -15,16 +15,14 @@ from msgspec import Struct
 
 from apportion.core.ledger.fold import Change
 from apportion.core.reports.prices import PriceError
-from apportion.gateway.access import acts, session
-from apportion.gateway.access.acts import Acts
-from apportion.gateway.access.cursors import Cursors
-from apportion.gateway.access.gate import Gate, own_pages_only
+from apportion.gateway.access import acts
+from apportion.gateway.access.acts import Acts, Sessions
+from apportion.gateway.access.gate import Cursors, Gate, own_pages_only
 from apportion.gateway.access.options import LoginChoice, LoginOptions, login_choice, login_options
-from apportion.gateway.access.session import Sessions
 from apportion.gateway.api import diff, history, log
 from apportion.gateway.api.answering import by_turns, guarded, unknown_path
 from apportion.gateway.api.api import Api
-from apportion.gateway.api.doctor import DOCTOR, Doctor, Seen
+from apportion.gateway.api.doctor import DOCTOR, Doctor, PriceWatch, Seen
 from apportion.gateway.api.endpoint import PREFIX, Endpoint
 from apportion.gateway.api.live import EVENTS, EventStream
 from apportion.gateway.api.measures import Measures
@@ -34,9 +32,7 @@ from apportion.gateway.api.reads import READS
 from apportion.gateway.api.reports import REPORTS
 from apportion.gateway.console.console import console_routes
 from apportion.gateway.feed import Feed
-from apportion.gateway.fleet import FleetRows
-from apportion.gateway.fleet_sums import FleetSums
-from apportion.gateway.prices import PriceWatch
+from apportion.gateway.fleet import FleetRows, FleetSums
 from apportion.gateway.usage import Uses
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -89,7 +85,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     EVENTS,
     PLAN,
     *acts.ENDPOINTS,
-    *session.ENDPOINTS,
 )
 
 

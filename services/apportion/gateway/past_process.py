@@ -15,17 +15,193 @@ import contextlib
 import os
 import shutil
 import sys
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
+from typing import Any, Protocol
 
+import msgspec
 from aiohttp import web
 
+from apportion.core.ledger.state import State
+from apportion.gateway.api import diff, history, log
+from apportion.gateway.api.answering import guarded, json_response
+from apportion.gateway.api.diff import Diff
+from apportion.gateway.api.endpoint import Endpoint, Handler
+from apportion.gateway.api.history import History
+from apportion.gateway.api.log import Log
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.past_api import PastApi
+from apportion.gateway.api.moments import Moments
+from apportion.gateway.api.past_client import RECORDS
+from apportion.gateway.api.plans import PLAN, Plans
+from apportion.gateway.api.query import REVISION_MAX, RequestRefused, parsed, whole
+from apportion.gateway.api.reads import READS, WHY, Read
 from apportion.gateway.api.reports import Reports
-from apportion.gateway.past.past import open_past
+from apportion.gateway.api.why import PastView, PastWhy
+from apportion.gateway.past.past import Past, open_past
+from apportion.gateway.past.states import BeforeBeginning
 from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.ledger.archive import ArchiveError
+from apportion.runtime.ledger.port import LedgerError, Record
 from apportion.runtime.process.config import read_config
 from apportion.runtime.service.lifecycle import Service, run_service
+from apportion_schemas import UnknownEvent
+
+Answering = Callable[[Any, Mapping[str, str]], Awaitable[msgspec.Struct]]
+"""Makes an answer out of the parameters and the parts of a path."""
+
+
+class PastApi:
+    """Answers about the past of one ledger; `now` says what time it is.
+
+    Invariants: an answer names the revision that the moment means; what is asked of a time that
+    nobody knows is refused with what is known; a page is bounded, and so is what is read for it.
+    """
+
+    def __init__(self, past: Past, *, measures: Measures, now: Callable[[], datetime]) -> None:
+        self._past = past
+        self._measures = measures
+        self._moments = Moments(past, now)
+        self._log = Log(past)
+        self._pieces = Pieces(past.chronicle)
+        self._history = History(past, self._moments)
+        self._diff = Diff(past, self._moments)
+        self._why = PastWhy(past, self._history)
+        self._plans = Plans(self._state, measures=measures)
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """Every read of the API, at a moment, and what there is of the past alone."""
+        for read in READS:
+            yield self._route(read, self._why.answer) if read is WHY else self._at_moment(read)
+        for endpoint, answer in (
+            (log.PAGE, self._log.page),
+            (log.ENTRY, self._log.entry),
+            (history.MOMENT, self._history.moment),
+            (history.TIMELINE, self._history.timeline),
+            (history.POD_NAMES, self._history.names),
+            (history.POD_HISTORY, self._history.pod),
+            (history.NODE_HISTORY, self._history.node),
+            (history.DEVICE_HISTORY, self._history.device),
+            (history.WHO, self._history.who),
+            (diff.DIFF, self._diff.answer),
+        ):
+            yield self._route(endpoint, answer)
+        yield PLAN.route(guarded(self._measures, PLAN.name, _sound(self._plans.handle)))
+        yield web.get(RECORDS, guarded(self._measures, "records", _sound(self._records)))
+
+    async def _state(self, request: web.Request) -> State:
+        """The state at the moment that the request names, to be read at once."""
+        revision = await self._moments.revision("at", request.query.get("at", ""))
+        return await self._past.states.at(revision)
+
+    def _route(self, endpoint: Endpoint, answer: Answering) -> web.AbstractRouteDef:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            query = parsed(endpoint.query, request.query)
+            return json_response(await answer(query, request.match_info))
+
+        return endpoint.route(guarded(self._measures, endpoint.name, _sound(handle)))
+
+    def _at_moment(self, read: Read) -> web.AbstractRouteDef:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            revision = await self._moments.revision("at", request.query.get("at", ""))
+            time = await self._past.chronicle.time_at(revision)
+            state = await self._past.states.at(revision)
+            body = read.of(PastView(state), request)
+            return json_response(msgspec.structs.replace(body, time=time), compressed=True)
+
+        return read.route(guarded(self._measures, read.name, _sound(handle)))
+
+    async def _records(self, request: web.Request) -> web.StreamResponse:
+        """Records behind a revision, for those who follow the gateway's events from far back."""
+        after = whole("after", request.query.get("after", ""), most=REVISION_MAX)
+        found = await self._pieces.behind(after)
+        return web.Response(body=msgspec.msgpack.encode(found))
+
+
+def _sound(handle: Handler) -> Handler:
+    """`handle`, whose troubles with ledger and archives are told as refusals."""
+
+    async def sound(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handle(request)
+        except BeforeBeginning as early:
+            raise RequestRefused(
+                404,
+                str(early),
+                field="at",
+                fix=f"name revision {early.first} or a later one, or tell the gateway where the "
+                "archives of what was dropped are: --archives DIR",
+            ) from None
+        except UnknownEvent as unknown:
+            raise RequestRefused(
+                503, f"a newer build has written up to there: {unknown}", fix="upgrade the gateway"
+            ) from None
+        except (LedgerError, ArchiveError, OSError) as error:
+            raise RequestRefused(
+                503, f"the past cannot be read now: {error}", fix="ask again later"
+            ) from None
+
+    return sound
+
+
+PIECE_EVENTS = 500
+KEPT_BYTES = 16 << 20
+
+
+class Records(Protocol):
+    """What there is to read, as the chronicle has it."""
+
+    async def span(self) -> tuple[int, int]:
+        """The first and the last revision that can be read."""
+
+    async def read(self, deliver: Callable[[Record], None], *, after: int, upto: int) -> None:
+        """Deliver every record behind `after` up to `upto`."""
+
+
+class Pieces:
+    """The past in pieces, for clients that read along from far back: each is read once for all.
+
+    It keeps the pieces that were read last, if nothing can be added to them. Invariants: however
+    many clients read, one reads the ledger at a time; what is kept is bounded in bytes.
+    """
+
+    def __init__(self, records: Records, *, kept_bytes: int = KEPT_BYTES) -> None:
+        self._records = records
+        self._kept_bytes = kept_bytes
+        self._kept: OrderedDict[int, list[Record]] = OrderedDict()
+        self._bytes = 0
+        self._turn = asyncio.Lock()
+
+    async def behind(self, revision: int) -> list[Record]:
+        """Some records behind a revision, the next one first; none where the ledger ends.
+
+        Where nobody knows what is next, the first one that is known. Raises LedgerError,
+        ArchiveError, OSError.
+        """
+        async with self._turn:
+            first, last = await self._records.span()
+            revision = max(revision, first - 1)
+            number = revision // PIECE_EVENTS
+            piece = self._kept.get(number)
+            if piece is None:
+                piece = []
+                begin, end = number * PIECE_EVENTS, (number + 1) * PIECE_EVENTS
+                await self._records.read(
+                    piece.append, after=max(begin, first - 1), upto=min(last, end)
+                )
+                if end <= last:
+                    self._kept[number] = piece
+                    self._bytes += _size(piece)
+                while self._bytes > self._kept_bytes:
+                    _, dropped = self._kept.popitem(last=False)
+                    self._bytes -= _size(dropped)
+            return [record for record in piece if record.revision > revision]
+
+
+def _size(piece: list[Record]) -> int:
+    return sum(len(record.payload) for record in piece)
+
 
 NICE = 10
 NAME = "past"

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from apportion.core.ledger.state import State
-from apportion.gateway.fleet import FleetRows
-from apportion.gateway.fleet_sums import (
+from apportion.gateway.fleet import (
     DEVICES,
     GRANTED,
     GRANTED_MEMORY,
     MEMORY,
     OLDEST,
     WAITING,
+    FleetRows,
     FleetSums,
 )
 from apportion.runtime.ledger.archive import read_archive, read_said

@@ -1,7 +1,8 @@
-"""What a person may do through the gateway: take a node or a device off offer, and put it back.
+"""What a person does through the gateway: log in, take a node or device off offer, put it back.
 
-Invariants: nobody acts who is not known, and the event has his name as the login told it, whatever
-the request says; what was done, and what was refused, stands in the log.
+Invariants: a cookie is set for a known token alone; nobody acts who is not known, and the event has
+his name as the login told it, whatever the request says; what was done, and what was refused,
+stands in the log.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from uuid import uuid4
 import msgspec
 from aiohttp import web
 
-from apportion.core.answers.access import ActAnswer, CordonRequest
+from apportion.core.answers.access import ActAnswer, CordonRequest, LoginRequest, MeAnswer
 from apportion.core.ledger.state import State
-from apportion.gateway.access.gate import PERSON, Gate
-from apportion.gateway.access.people import Person, Wish
+from apportion.gateway.access.gate import COOKIE, PERSON, Gate
+from apportion.gateway.access.people import READ_ALL, READ_DOCTOR, Person, Wish
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.endpoint import PREFIX, Audience, Endpoint, Handler
 from apportion.gateway.api.query import Query, RequestRefused, parsed
@@ -31,11 +32,11 @@ from apportion_schemas import (
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX, Payload
 
-_decode = from_outside(msgspec.json.Decoder(CordonRequest).decode)
+_decode_cordon = from_outside(msgspec.json.Decoder(CordonRequest).decode)
 _audit = get_logger("audit")
 
 
-ENDPOINTS = tuple(
+ACTS = tuple(
     Endpoint(
         path=f"{kind}/{{name}}/{verb}", name=verb, method="POST", query=Query, body=CordonRequest,
         answer=ActAnswer, audience=Audience.KNOWN,
@@ -58,7 +59,7 @@ class Acts:
         self, guarded: Callable[[Endpoint, Handler], Handler]
     ) -> Iterable[web.AbstractRouteDef]:
         """`POST /nodes/NODE/cordon`, and its sisters."""
-        for endpoint in ENDPOINTS:
+        for endpoint in ACTS:
             yield endpoint.route(guarded(endpoint, self.handle))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -132,7 +133,7 @@ class Acts:
 async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:
     body = await request.read()
     try:
-        asked = _decode(body or b"{}")
+        asked = _decode_cordon(body or b"{}")
     except msgspec.DecodeError as error:
         raise RequestRefused(
             400, f"the body is no reason: {error}", field="body", fix='send {"reason": "…"}'
@@ -142,3 +143,89 @@ async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:
             400, "reason is missing", field="reason", fix="say why, whoever asks later will ask"
         )
     return asked
+
+
+TOKEN_CHARS_MAX = 3_800
+"""Browsers take cookies of 4,096 bytes."""
+_decode_login = from_outside(msgspec.json.Decoder(LoginRequest).decode)
+
+
+ME = Endpoint(
+    path="me", name="me", answer=MeAnswer, query=Query, audience=Audience.KNOWN,
+    summary="The person that the token belongs to, and what he may do",
+)  # fmt: skip
+LOGIN = Endpoint(
+    path="login", name="login", method="POST", query=Query, body=LoginRequest, answer=MeAnswer,
+    audience=Audience.EVERYONE, summary="Put a token into a cookie, for the console",
+)  # fmt: skip
+LOGOUT = Endpoint(
+    path="logout", name="login", method="POST", query=Query, answer=MeAnswer,
+    audience=Audience.EVERYONE, summary="Delete that cookie",
+)  # fmt: skip
+ENDPOINTS = (*ACTS, ME, LOGIN, LOGOUT)
+
+
+class Sessions:
+    """The console's login: a token into a cookie that scripts cannot read, and who one is.
+
+    `gate` is None where the gateway has none. The token is kept in the browser alone, until that is
+    closed; the gateway keeps nothing, so it may restart, and there may be several.
+    """
+
+    def __init__(self, gate: Gate | None) -> None:
+        self._gate = gate
+
+    def routes(
+        self, guarded: Callable[[Endpoint, Handler], Handler]
+    ) -> Iterable[web.AbstractRouteDef]:
+        """To log in and out, and to hear who one is."""
+        yield ME.route(guarded(ME, self.me))
+        yield LOGIN.route(guarded(LOGIN, self.login))
+        yield LOGOUT.route(guarded(LOGOUT, self.logout))
+
+    async def me(self, request: web.Request) -> web.StreamResponse:
+        """Who asks, and what he may, for a page to show."""
+        if self._gate is None:
+            return json_response(MeAnswer(login=False, all=True, doctor=True))
+        return json_response(await self._about(self._gate, request[PERSON]))
+
+    async def login(self, request: web.Request) -> web.StreamResponse:
+        """Take a token, and answer with who that is and a cookie. Raises RequestRefused."""
+        if self._gate is None:
+            raise RequestRefused(404, "this gateway has no login", fix="just ask")
+        try:
+            token = _decode_login(await request.read()).token.strip()
+        except msgspec.DecodeError as error:
+            raise RequestRefused(
+                400, f"the body is no login: {error}", field="body", fix='send {"token": "…"}'
+            ) from None
+        if len(token) > TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
+            raise RequestRefused(400, "this cannot be a token", field="token")
+        try:
+            person = await self._gate.known(token)
+        except RequestRefused:
+            _audit.warning("a login was refused", address=request.remote)
+            raise
+        _audit.info("logged in", person=person.name, address=request.remote)
+        response = json_response(await self._about(self._gate, person))
+        response.set_cookie(
+            COOKIE, token, httponly=True, samesite="Strict", secure=self._gate.secure(request),
+            path="/",
+        )  # fmt: skip
+        return response
+
+    async def logout(self, request: web.Request) -> web.StreamResponse:
+        """Have the browser forget the token."""
+        del request
+        response = json_response(MeAnswer(login=self._gate is not None))
+        response.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict")
+        return response
+
+    async def _about(self, gate: Gate, person: Person) -> MeAnswer:
+        return MeAnswer(
+            login=True,
+            name=person.name,
+            all=await gate.may(person, READ_ALL),
+            doctor=await gate.may(person, READ_DOCTOR),
+            cordons=await gate.may(person, Wish("cordon", "nodes")),
+        )

@@ -15,10 +15,8 @@ from typing import Any
 import click
 import msgspec
 
-from apportion.gateway.access.cursors import Cursors
-from apportion.gateway.access.gate import PUBLIC_URL, Gate, PublicUrl, parse_public_url
-from apportion.gateway.access.people import Remembered
-from apportion.gateway.access.token_file import TokenFile, read_rows
+from apportion.gateway.access.gate import PUBLIC_URL, Cursors, Gate, PublicUrl, parse_public_url
+from apportion.gateway.access.people import Remembered, TokenFile, read_rows
 from apportion.gateway.api.endpoint import Endpoint
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.service.options import Command, KubeChoice, kube_choice, kubernetes_options

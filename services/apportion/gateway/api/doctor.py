@@ -7,7 +7,7 @@ at once cost as much as one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -16,24 +16,27 @@ from msgspec import Struct
 from apportion.core.answers.doctor import DoctorAnswer
 from apportion.core.doctor.checks import examined
 from apportion.core.doctor.cluster import WORDS_OF_PLACES, came_late, cluster_facts, models_of
-from apportion.core.doctor.facts import Facts, FoldFacts, LedgerFacts, SchedulerFacts
+from apportion.core.doctor.facts import Facts, FoldFacts, LedgerFacts, PriceFacts, SchedulerFacts
 from apportion.core.doctor.waiting import waiting_facts
-from apportion.core.ledger.state import RefusedEvent
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import RefusedEvent, State
+from apportion.core.reports.prices import PriceError, lacking_words
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.query import Query, parsed
 from apportion.gateway.feed import Feed
-from apportion.gateway.prices import price_facts
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.examining import examine
+from apportion.runtime.jetstream.reports import read_prices
 from apportion.runtime.jetstream.server.embedded import server_says
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.archive import archive_facts
 from apportion.runtime.ledger.membership import Attendance
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.process.clock import Clock, rfc3339
-from apportion_schemas import EventError, PodGone, decode
+from apportion.runtime.process.logs import get_logger
+from apportion_schemas import EventError, NodeReported, PodGone, decode
 from apportion_schemas.catalogue import SUBJECTS, token
 
 FRESH_S = 2.0
@@ -174,3 +177,49 @@ class LateWords:
             return False
         gone = newest[1].revision if isinstance(last.data, PodGone) else 0
         return came_late(said, revision, gone)
+
+
+_log = get_logger(__name__)
+
+
+async def price_facts(file: Path, models: Iterable[str]) -> PriceFacts:
+    """What the file, as it is now, says of the models of this fleet."""
+    try:
+        prices = await asyncio.to_thread(read_prices, file)
+    except PriceError as error:
+        return PriceFacts(file=str(file), problem=str(error))
+    lacking = prices.lacking(models)
+    return PriceFacts(file=str(file), problem=lacking_words(lacking) if lacking else "")
+
+
+class PriceWatch:
+    """Warns of models without a price: of each once, as it comes.
+
+    A report of the cost is asked for at the end of a month; that it cannot be made is told when the
+    gateway begins, and when a model comes that nobody has priced.
+    """
+
+    def __init__(self, file: Path, state: State) -> None:
+        self._file = file
+        self._state = state
+        self._known: set[str] = set()
+        self._came = asyncio.Event()
+
+    def observe(self, change: Change) -> None:
+        """A node tells of its devices."""
+        if isinstance(change.data, NodeReported):
+            self._came.set()
+
+    async def run(self) -> None:
+        """Look at what there is, and then at what comes, until cancelled."""
+        while True:
+            self._came.clear()
+            new = set(models_of(self._state)) - self._known
+            self._known |= new
+            if new:
+                facts = await price_facts(self._file, new)
+                if facts.problem:
+                    _log.warning(
+                        "no report of the cost can be made", prices=facts.file, error=facts.problem
+                    )
+            await self._came.wait()

@@ -23,7 +23,6 @@ from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import State
 from apportion.gateway.past.cells import Cells
-from apportion.gateway.past.checkpoints import Checkpoints
 from apportion.gateway.past.index import (
     CONFIGURATION,
     DEVICE,
@@ -34,6 +33,7 @@ from apportion.gateway.past.index import (
     Index,
     Mark,
 )
+from apportion.gateway.past.states import Checkpoints
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion.runtime.process.logs import get_logger

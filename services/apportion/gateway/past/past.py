@@ -10,11 +10,10 @@ import asyncio
 from pathlib import Path
 
 from apportion.core.ledger.state import State
-from apportion.gateway.past.checkpoints import Checkpoints
 from apportion.gateway.past.chronicle import Chronicle, open_archives
 from apportion.gateway.past.index import Index
 from apportion.gateway.past.indexing import Indexer, open_index, record_digest
-from apportion.gateway.past.states import PastStates
+from apportion.gateway.past.states import Checkpoints, PastStates
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots

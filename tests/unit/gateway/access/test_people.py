@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from apportion.gateway.access.cursors import Cursors
-from apportion.gateway.access.gate import Gate
+from apportion.gateway.access.acts import ME
+from apportion.gateway.access.gate import Cursors, Gate
 from apportion.gateway.access.people import (
     KEPT_MAX,
     KEPT_NO_S,
@@ -17,11 +17,10 @@ from apportion.gateway.access.people import (
     READ_METRICS,
     Person,
     Remembered,
+    TokenFile,
     Wish,
     read_namespace,
 )
-from apportion.gateway.access.session import ME
-from apportion.gateway.access.token_file import TokenFile
 from apportion.gateway.api.endpoint import PREFIX
 from apportion.gateway.api.query import RequestRefused
 from apportion.gateway.main import ENDPOINTS

@@ -8,8 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from apportion.core.answers.visibility import NOT_TOLD, OTHERS
-from apportion.gateway.access.cursors import SEALED_MAX, Cursors
-from apportion.gateway.access.gate import Gate
+from apportion.gateway.access.gate import SEALED_MAX, Cursors, Gate
 from apportion.gateway.access.people import READ_ALL, Person, Remembered, Wish
 from apportion.gateway.api.answering import guarded, json_response
 from apportion.gateway.api.endpoint import PREFIX, Handler

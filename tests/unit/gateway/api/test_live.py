@@ -6,8 +6,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from apportion.gateway.access.cursors import Cursors
-from apportion.gateway.access.gate import Gate
+from apportion.gateway.access.gate import Cursors, Gate
 from apportion.gateway.access.people import (
     KEPT_S,
     READ_ALL,

@@ -6,7 +6,7 @@ import pytest
 
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import State
-from apportion.gateway.past.checkpoints import Checkpoints
+from apportion.gateway.past.states import Checkpoints
 from tests.support.fleet import gpu, node
 from tests.support.happenings import happen
 

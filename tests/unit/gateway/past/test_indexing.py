@@ -6,9 +6,9 @@ import pytest
 
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import State
-from apportion.gateway.past.checkpoints import Checkpoints
 from apportion.gateway.past.index import CONFIGURATION, DEVICE, NODE, POD, POLICY, Index
 from apportion.gateway.past.indexing import Indexer, open_index
+from apportion.gateway.past.states import Checkpoints
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import (

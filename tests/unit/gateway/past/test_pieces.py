@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from apportion.gateway.api.past_api import PIECE_EVENTS, Pieces
+from apportion.gateway.past_process import PIECE_EVENTS, Pieces
 from apportion.runtime.ledger.port import Record
 
 

