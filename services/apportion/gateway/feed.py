@@ -13,7 +13,6 @@ import itertools
 from collections import OrderedDict, deque
 
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import PodState, State
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
@@ -25,8 +24,8 @@ GONE_PODS = 20_000
 """More than can end within the window."""
 
 
-class Feed:
-    """See `runtime.ledger.reader.Fold`; what it folds is a whole `State`."""
+class Feed(StateFold):
+    """Its `state` is all that the ledger says up to `state.revision`."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class Feed:
         events: int = WINDOW_EVENTS,
         size_bytes: int = WINDOW_BYTES,
     ) -> None:
-        self._fold = StateFold(state)
+        super().__init__(state)
         self._events = events
         self._bytes = size_bytes
         self._window: deque[Record] = deque()
@@ -46,24 +45,9 @@ class Feed:
         for pod in self.state.pods.values():
             self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
 
-    @property
-    def state(self) -> State:
-        """All that the ledger says up to `state.revision`."""
-        return self._fold.state
-
-    @property
-    def refused_count(self) -> int:
-        """See `runtime.ledger.reader.Fold`."""
-        return self._fold.refused_count
-
-    @property
-    def rules(self) -> Rules:
-        """See `runtime.ledger.reader.Fold`."""
-        return self._fold.rules
-
     def apply(self, record: Record, event: Event) -> Change:
         """See `runtime.ledger.reader.Fold`."""
-        change = self._fold.apply(record, event)
+        change = super().apply(record, event)
         data, pod = change.data, change.pod
         if pod is None or change.refused:
             pass
@@ -82,7 +66,7 @@ class Feed:
 
     def refuse(self, record: Record, reason: str) -> Change:
         """See `runtime.ledger.reader.Fold`."""
-        change = self._fold.refuse(record, reason)
+        change = super().refuse(record, reason)
         self._note(record)
         return change
 

@@ -23,7 +23,6 @@ from apportion.core.answers.past import (
     PodNames,
     TimelineAnswer,
     WhoPage,
-    WhoRow,
 )
 from apportion.core.answers.reads import AMBIGUOUS_DEVICE, UNKNOWN_DEVICE, Part
 from apportion.core.explain.text import device_names
@@ -41,7 +40,7 @@ from apportion.gateway.api.query import (
     text_of,
 )
 from apportion.gateway.past.cells import binned
-from apportion.gateway.past.index import DEVICE, NODE, POD, Hold
+from apportion.gateway.past.index import DEVICE, NODE, POD
 from apportion.gateway.past.past import Past
 
 LIMIT_DEFAULT = 200
@@ -237,10 +236,9 @@ class History:
         found = self._past.index.holds(
             kind, key, since=since, upto=upto, skip=skip, limit=limit + 1
         )
-        rows = tuple(_who_row(hold, upto) for hold in found[:limit])
         time = await self._past.chronicle.time_at(upto)
         more = str(skip + limit) if len(found) > limit else ""
-        return WhoPage(revision=upto, since=since, items=rows, time=time, next=more)
+        return WhoPage(revision=upto, since=since, items=tuple(found[:limit]), time=time, next=more)
 
     async def upto(self, query: AtQuery) -> int:
         """The revision of the moment that is asked for, or the newest; the index has read it."""
@@ -303,23 +301,3 @@ def rfc3339_ns(ns: int) -> str:
     seconds, rest = divmod(ns, 1_000_000_000)
     time = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1_000)
     return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
-
-
-def _who_row(hold: Hold, upto: int) -> WhoRow:
-    """The share as it was known at a revision: what came to an end later was held."""
-    ended = 0 < hold.until <= upto
-    return WhoRow(
-        namespace=hold.namespace,
-        pod=hold.pod,
-        uid=hold.uid,
-        container=hold.container,
-        device=hold.device,
-        node=hold.node,
-        memory_mib=hold.memory_mib,
-        cores=hold.cores,
-        from_revision=hold.decision,
-        from_time=hold.time,
-        to_revision=hold.until if ended else 0,
-        to_time=hold.until_time if ended else "",
-        decision_revision=hold.decision,
-    )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
@@ -19,9 +19,11 @@ from apportion.core.answers.reads import (
     DevicePage,
     GangPage,
     NodePage,
+    Page,
     PlacementPage,
     PodPage,
     QueuePage,
+    QuotaAnswer,
     QuotaPage,
 )
 from apportion.core.explain.fleet_context import Explainer
@@ -42,6 +44,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 from apportion.gateway.api.query import PageQuery, RequestRefused
 from apportion_schemas.quantities import NAME_MAX
 
+T = TypeVar("T")
 _REJECTED = f"{REJECTED}:"
 PHASES = (*(phase.value for phase in Phase), REFUSED, REJECTED)
 NodeName = Annotated[str, Meta(max_length=NAME_MAX, description="Only what is on this node.")]
@@ -81,9 +84,7 @@ def pods(state: State, query: PodsQuery) -> PodPage:
         return _rejected(state, query, query.after.removeprefix(_REJECTED), query.limit)
     after = query.after_revision
     behind = (pod for pod in _pods(state, query) if pod.submitted_revision > after)
-    chosen = list(itertools.islice(behind, query.limit + 1))
-    more = len(chosen) > query.limit
-    chosen = chosen[: query.limit]
+    chosen, more = _cut(list(itertools.islice(behind, query.limit + 1)), query.limit)
     explainer = Explainer(state)
     live = tuple(pod_answer(state, pod, explainer) for pod in chosen)
     if more:
@@ -104,7 +105,7 @@ def _rejected(state: State, query: PodsQuery, after: str, limit: int) -> PodPage
             if uid > after and query.namespace in {"", pod.namespace}
         ),
     )
-    chosen, more = uids[:limit], len(uids) > limit
+    chosen, more = _cut(uids, limit)
     return PodPage(
         revision=state.revision,
         items=tuple(rejected_answer(state.rejected[uid]) for uid in chosen),
@@ -115,13 +116,12 @@ def _rejected(state: State, query: PodsQuery, after: str, limit: int) -> PodPage
 def placements(state: State, query: PodsQuery) -> PlacementPage:
     """Live placements by the revision at which they were decided."""
     after = query.after_revision
-    chosen = heapq.nsmallest(
+    first = heapq.nsmallest(
         query.limit + 1,
         (pod for pod in _pods(state, query) if pod.placement and pod.placed_revision > after),
         key=lambda pod: pod.placed_revision,
     )
-    more = len(chosen) > query.limit
-    chosen = chosen[: query.limit]
+    chosen, more = _cut(first, query.limit)
     return PlacementPage(
         revision=state.revision,
         items=tuple(placement_answer(pod) for pod in chosen),
@@ -131,11 +131,9 @@ def placements(state: State, query: PodsQuery) -> PlacementPage:
 
 def nodes(state: State, query: PageQuery) -> NodePage:
     """A page of the nodes, in the order of their names."""
-    names, behind = _names(state.nodes, query)
-    return NodePage(
-        revision=state.revision,
-        items=tuple(node_answer(state.nodes[name]) for name in names),
-        next=behind,
+    nodes = state.nodes
+    return _by_name(
+        state, nodes, query, lambda names: tuple(node_answer(nodes[name]) for name in names)
     )
 
 
@@ -163,47 +161,47 @@ def devices(state: State, query: DevicesQuery) -> DevicePage:
 
 def gangs(state: State, query: PageQuery) -> GangPage:
     """A page of the gangs, in the order of their names."""
-    names, behind = _names(state.groups, query)
-    return GangPage(
-        revision=state.revision,
-        items=tuple(gang_answer(state, name, state.groups[name]) for name in names),
-        next=behind,
-    )
+    groups = state.groups
+    return _by_name(
+        state, groups, query,
+        lambda names: tuple(gang_answer(state, name, groups[name]) for name in names),
+    )  # fmt: skip
 
 
 def queues(state: State, query: PageQuery) -> QueuePage:
     """A page of the queues that somebody told of, in the order of their names."""
-    names, behind = _names(state.queues, query)
-    return QueuePage(
-        revision=state.revision,
-        items=queue_answers(state, names),
-        next=behind,
-    )
+    return _by_name(state, state.queues, query, lambda names: queue_answers(state, names))
 
 
 def quotas(state: State, query: QuotasQuery) -> QuotaPage:
     """A page of the quotas of devices, by namespace and name, which are one name with a slash."""
     among = [query.namespace] if query.namespace else state.quotas
     there = (f"{space}/{name}" for space in among for name in state.quotas.get(space, ()))
-    names, behind = _names(there, query)
-    parts = (name.partition("/") for name in names)
-    return QuotaPage(
-        revision=state.revision,
-        items=quota_answers(state, ((space, own) for space, _, own in parts)),
-        next=behind,
-    )
+
+    def rows(names: list[str]) -> tuple[QuotaAnswer, ...]:
+        parts = (name.partition("/") for name in names)
+        return quota_answers(state, ((space, own) for space, _, own in parts))
+
+    return _by_name(state, there, query, rows)
 
 
-def _names(of: Iterable[str], query: PageQuery) -> tuple[list[str], str]:
-    """The names of a page, and behind which one the next goes on; empty where none follows."""
+def _by_name(
+    state: State, of: Iterable[str], query: PageQuery, rows: Callable[[list[str]], tuple[T, ...]]
+) -> Page[T]:
+    """A page in the order of names, which goes on behind a name."""
     behind = natural(query.after) if query.after else None
     names = heapq.nsmallest(
         query.limit + 1,
         (name for name in of if behind is None or natural(name) > behind),
         key=natural,
     )
-    more = len(names) > query.limit
-    return names[: query.limit], names[query.limit - 1] if more else ""
+    chosen, more = _cut(names, query.limit)
+    return Page(revision=state.revision, items=tuple(rows(chosen)), next=chosen[-1] if more else "")
+
+
+def _cut(found: list[T], limit: int) -> tuple[list[T], bool]:
+    """What a page shows of one more than it may, and whether there is more."""
+    return found[:limit], len(found) > limit
 
 
 def _pods(state: State, query: PodsQuery) -> Iterator[PodState]:

@@ -15,9 +15,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+
+from apportion.core.answers.past import WhoRow
 
 FORMAT = 6
 BUFFERED = 5_000
@@ -62,10 +64,12 @@ _FACTS_OF_MANY = (
     "AND revision > ? AND revision <= ? ORDER BY revision LIMIT ?"
 )
 _HOLDS_OF = (
-    "SELECT p.name, p.key, n.key, d.key, container, memory_mib, cores, decision, time, until, "
-    "until_time FROM holds JOIN things p ON p.id = pod JOIN things n ON n.id = node "
-    "JOIN things d ON d.id = device WHERE holds.COLUMN = ? AND decision <= ? "
-    "AND (until = 0 OR until > ?) ORDER BY decision, holds.rowid LIMIT ? OFFSET ?"
+    "SELECT p.name, p.key, container, d.key, n.key, memory_mib, cores, decision, time, "
+    "CASE WHEN until <= :upto THEN until ELSE 0 END, "
+    "CASE WHEN until <= :upto THEN until_time ELSE '' END, decision "
+    "FROM holds JOIN things p ON p.id = pod JOIN things n ON n.id = node "
+    "JOIN things d ON d.id = device WHERE holds.COLUMN = :thing AND decision <= :upto "
+    "AND (until = 0 OR until > :since) ORDER BY decision, holds.rowid LIMIT :limit OFFSET :skip"
 )
 _HOLDS = {
     kind: _HOLDS_OF.replace("COLUMN", name) for kind, name in ((NODE, "node"), (DEVICE, "device"))
@@ -74,23 +78,6 @@ _HOLDS = {
 
 Piece = tuple[str, str, int, int]
 """A share: device, container, memory in MiB, cores."""
-
-
-class Hold(NamedTuple):
-    """One share and who had it: `until` is 0 while it is held."""
-
-    namespace: str
-    pod: str
-    uid: str
-    node: str
-    device: str
-    container: str
-    memory_mib: int
-    cores: int
-    decision: int
-    time: str
-    until: int
-    until_time: str
 
 
 class Mark(NamedTuple):
@@ -231,8 +218,7 @@ class Index:
     def pods_named(self, full_name: str, *, upto: int, limit: int) -> list[str]:
         """The uids of pods of this `namespace/name` known up to a revision, the newest first."""
         self._flush()
-        rows = self._db.execute(_PODS_NAMED, (full_name, POD, upto, limit))
-        return [key for key, _ in rows]
+        return self._column(_PODS_NAMED, full_name, POD, upto, limit)
 
     def full_names(self, name: str, *, upto: int, limit: int) -> list[str]:
         """`namespace/name` of all pods of this name known up to a revision, in order.
@@ -240,17 +226,16 @@ class Index:
         It looks at every name there ever was: some 50 ms for a million pods.
         """
         self._flush()
-        return [found for (found,) in self._db.execute(_FULL_NAMES, (name, upto, limit))]
+        return self._column(_FULL_NAMES, name, upto, limit)
 
     def keys_like(self, kind: int, key: str, *, limit: int) -> list[str]:
         """The key itself if anything was noted of it, or else those that begin so, sorted."""
         if self.knows(kind, key):
             return [key]
-        rows = self._db.execute(
+        return self._column(
             "SELECT key FROM things WHERE kind = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?",
-            (kind, key, key + chr(0x10FFFF), limit),
-        )
-        return [found for (found,) in rows]
+            kind, key, key + chr(0x10FFFF), limit,
+        )  # fmt: skip
 
     def name_of(self, uid: str) -> str:
         """What the pod with this uid is called; empty where nobody said."""
@@ -263,21 +248,19 @@ class Index:
         """The revisions of events about any of these, behind `after` up to `upto`, rising."""
         self._flush()
         ids = [found for key in keys if (found := self._find(kind, key)) is not None]
-        rows = self._db.execute(
-            _FACTS if len(ids) == 1 else _FACTS_OF_MANY,
-            (ids[0] if len(ids) == 1 else msgspec.json.encode(ids).decode(), after, upto, limit),
-        )
-        return [revision for (revision,) in rows]
+        if len(ids) == 1:
+            return self._column(_FACTS, ids[0], after, upto, limit)
+        many = msgspec.json.encode(ids).decode()
+        return self._column(_FACTS_OF_MANY, many, after, upto, limit)
 
     def newest_facts(self, kind: int, key: str, *, after: int, upto: int, limit: int) -> list[int]:
         """The newest revisions behind `after` up to `upto` of events about it, falling."""
         self._flush()
-        rows = self._db.execute(
+        return self._column(
             "SELECT revision FROM facts WHERE thing = ? AND revision > ? AND revision <= ? "
             "ORDER BY revision DESC LIMIT ?",
-            (self._find(kind, key) or 0, after, upto, limit),
-        )
-        return [revision for (revision,) in rows]
+            self._find(kind, key) or 0, after, upto, limit,
+        )  # fmt: skip
 
     def newest_mark(
         self, kind: int, key: str, marks: Sequence[str], *, after: int, upto: int
@@ -297,7 +280,7 @@ class Index:
         held it, or of the node that it was on.
         """
         self._flush()
-        rows = self._db.execute(
+        return self._column(
             "SELECT DISTINCT m.revision FROM things p JOIN holds h ON h.pod = p.id "
             "JOIN marks m ON m.revision > h.decision AND (h.until = 0 OR m.revision < h.until) "
             "JOIN changes c ON c.revision = m.revision AND "
@@ -305,9 +288,8 @@ class Index:
             "WHERE p.kind = ? AND p.key IN (SELECT value FROM json_each(?)) "
             "AND m.kind IN ('failure', 'recovery') AND m.revision > ? AND m.revision <= ? "
             "ORDER BY m.revision",
-            (POD, msgspec.json.encode(uids).decode(), after, upto),
-        )
-        return [revision for (revision,) in rows]
+            POD, msgspec.json.encode(uids).decode(), after, upto,
+        )  # fmt: skip
 
     def changed(self, *, after: int, upto: int) -> dict[int, list[str]]:
         """The keys of all that was made otherwise behind `after` up to `upto`, by kind."""
@@ -340,15 +322,17 @@ class Index:
 
     def holds(
         self, kind: int, key: str, *, since: int, upto: int, skip: int, limit: int
-    ) -> list[Hold]:
-        """Shares of a device, or on a node, held at any time from `since` to `upto`."""
-        rows = self._db.execute(
-            _HOLDS[kind], (self._find(kind, key) or 0, upto, since, limit, skip)
-        )
+    ) -> list[WhoRow]:
+        """Shares of a device, or on a node, held at any time from `since` to `upto`.
+
+        As it was known then: what came to an end later was held.
+        """
+        thing = self._find(kind, key) or 0
+        given = {"thing": thing, "since": since, "upto": upto, "skip": skip, "limit": limit}
         found = []
-        for name, *rest in rows:
+        for name, *rest in self._db.execute(_HOLDS[kind], given):
             namespace, _, pod = (name or "").partition("/")
-            found.append(Hold(namespace, pod, *rest))
+            found.append(WhoRow(namespace, pod, *rest))
         return found
 
     def marks(self, *, since: int, upto: int, limit: int) -> list[Mark]:
@@ -361,6 +345,9 @@ class Index:
         return [Mark(*row) for row in rows][::-1]
 
     # ------------------------------------------------------------------ inside
+
+    def _column(self, sql: str, *given: str | int) -> list[Any]:
+        return [found for (found, *_) in self._db.execute(sql, given)]
 
     def _thing(self, kind: int, key: str) -> int:
         found = self._ids.get((kind, key)) or self._find(kind, key)

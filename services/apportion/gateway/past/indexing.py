@@ -20,7 +20,6 @@ from apportion.core.explain import differences
 from apportion.core.explain.differences import picture, touched
 from apportion.core.explain.text.event_text import Teller
 from apportion.core.ledger.handlers.change import Change
-from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import State
 from apportion.gateway.past.cells import Cells
 from apportion.gateway.past.index import (
@@ -93,7 +92,7 @@ _MARKS: dict[type, str] = {
 }
 
 
-class Indexer:
+class Indexer(StateFold):
     """Folds every event, and notes whom it is about.
 
     `stored_ns` says when the event that is folded was recorded, 0 where nobody knows. `failed` is
@@ -101,7 +100,7 @@ class Indexer:
     """
 
     def __init__(self, state: State, index: Index, checkpoints: Checkpoints) -> None:
-        self._fold = StateFold(state, quiet=True)
+        super().__init__(state, quiet=True)
         self._index = index
         self._checkpoints = checkpoints
         self._newest: Record | None = None
@@ -113,28 +112,13 @@ class Indexer:
         if state.revision and not index.revision:
             self._begin(state)
 
-    @property
-    def state(self) -> State:
-        """What has been read up to now."""
-        return self._fold.state
-
-    @property
-    def refused_count(self) -> int:
-        """See `runtime.ledger.reader.Fold`."""
-        return self._fold.refused_count
-
-    @property
-    def rules(self) -> Rules:
-        """See `runtime.ledger.reader.Fold`."""
-        return self._fold.rules
-
     def apply(self, record: Record, event: Event) -> Change:
         """See `runtime.ledger.reader.Fold`."""
         data = event.data
         before = self._before(data)
         part = touched(self.state, data)
         was = picture(self.state, part) if part is not None else None
-        change = self._fold.apply(record, event)
+        change = super().apply(record, event)
         self._count(record.revision, event.time, type(data).__name__)
         if not change.refused and not self.failed:
             try:
@@ -151,7 +135,7 @@ class Indexer:
 
     def refuse(self, record: Record, reason: str) -> Change:
         """See `runtime.ledger.reader.Fold`."""
-        change = self._fold.refuse(record, reason)
+        change = super().refuse(record, reason)
         self._count(record.revision, "", "unreadable")
         self._perhaps_keep(record)
         return change

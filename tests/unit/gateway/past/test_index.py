@@ -64,10 +64,10 @@ def test_holds(tmp_path: Path) -> None:
 
     def held(since: int, upto: int) -> list[tuple[str, int, int]]:
         found = index.holds(DEVICE, "g0", since=since, upto=upto, skip=0, limit=9)
-        return [(hold.uid, hold.decision, hold.until) for hold in found]
+        return [(hold.uid, hold.from_revision, hold.to_revision) for hold in found]
 
     assert held(10, 10) == []
-    assert held(11, 11) == held(14, 14) == [("u1", 11, 15)]
+    assert held(11, 11) == held(14, 14) == [("u1", 11, 0)]
     assert held(15, 15) == []
     assert held(0, 99) == [("u1", 11, 15), ("u2", 21, 0)]
     [hold] = index.holds(NODE, "n1", since=0, upto=99, skip=1, limit=9)

@@ -71,7 +71,7 @@ def test_whom_events_are_about(tmp_path: Path) -> None:
         (11, "failure"),
     ]
     [hold] = index.holds(DEVICE, "g0", since=0, upto=99, skip=0, limit=9)
-    assert (hold.uid, hold.decision, hold.until) == ("p1", 4, 5)
+    assert (hold.uid, hold.from_revision, hold.to_revision) == ("p1", 4, 5)
 
 
 def test_what_each_event_made_otherwise(tmp_path: Path) -> None:
