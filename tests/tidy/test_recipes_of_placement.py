@@ -97,13 +97,14 @@ import json
 from click.testing import CliRunner
 from apportion.cli.verbs.act.policy import command as policy
 from apportion.cli.verbs.predict.plan import command as plan_verb
+from apportion.gateway.console.console import vocabulary
 from apportion.lab.changes import Changes
 from apportion.lab.planning import Plan, plan
 from apportion_schemas import PolicyChanged
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
-from tools.reference import page, policies_module
+from tools.reference import page
 ledger = Ledger(rack("n1", 1), rack("n2", 1))
 ledger.play(PolicyChanged(by="ann", node_policy="moonlit", device_policy="spread"))
 ledger.submit(pod("p", ask(1))).settle()
@@ -113,7 +114,7 @@ print(json.dumps({
     "what_if": tried.revision,
     "set": CliRunner().invoke(policy, ["set", "--help"]).output,
     "plan": CliRunner().invoke(plan_verb, ["--help"]).output,
-    "console": policies_module(),
+    "console": vocabulary().decode(),
     "page": page(),
 }))
 """

@@ -21,6 +21,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from apportion.core.explain.text.vocabulary import OUTCOMES, PHASES, STORY
+from apportion_schemas.operations import POLICIES
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -59,15 +60,20 @@ def console_routes() -> Iterable[web.AbstractRouteDef]:
 
 
 def served() -> dict[str, _File]:
-    """Every file by its path: those of `static`, and the words of the verbs as a module."""
+    """Every file by its path: those of `static`, and the vocabulary."""
     files = dict(_files(resources.files(__package__) / "static", ""))
-    tables = {"PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY}
-    module = b"".join(
+    files["js/vocabulary.js"] = _file("vocabulary.js", vocabulary())
+    return files
+
+
+def vocabulary() -> bytes:
+    """The verbs' words and the names of all policies, as a module."""
+    policies = tuple(POLICIES)
+    tables = {"PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY, "POLICIES": policies}
+    return b"".join(
         b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode(words))
         for name, words in tables.items()
     )
-    files["js/vocabulary.js"] = _file("vocabulary.js", module)
-    return files
 
 
 def _files(folder: Traversable, prefix: str) -> Iterable[tuple[str, _File]]:

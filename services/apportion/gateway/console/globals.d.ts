@@ -4,6 +4,7 @@
 declare module "*/vocabulary.js" {
   export const PHASES: Record<string, string>;
   export const OUTCOMES: Record<string, string>;
+  export const POLICIES: string[];
   export const STORY: Record<string, string>;
 }
 

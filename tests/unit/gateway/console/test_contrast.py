@@ -7,7 +7,7 @@ import pytest
 
 from apportion.gateway.console import console
 
-TOKENS = (Path(console.__file__).parent / "static" / "css" / "tokens.css").read_text("utf-8")
+TOKENS = (Path(console.__file__).parent / "static" / "css" / "parts.css").read_text("utf-8")
 TEXT = 4.5
 SHAPES = 3.0
 """What is no text but must be told apart: cards against the ground they stand on."""

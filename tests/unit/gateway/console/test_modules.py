@@ -14,6 +14,7 @@ from apportion.core.explain.text.vocabulary import OUTCOMES, PHASES, STORY
 from apportion.core.similarity import near
 from apportion.runtime.ledger.moments import MomentError, parse_moment
 from apportion_schemas.catalogue import CATALOGUE
+from apportion_schemas.operations import POLICIES
 from tests.support.golden import Golden
 from tests.support.node_modules import NodeModules
 
@@ -115,7 +116,7 @@ def test_a_moment_is_read_as_the_command_line_reads_it(node: NodeModules, text: 
     code = """const once = m.askedMoment(given[0], given[1]);
         const written = m.askedMoment(once.shown, given[1], true);
         return [once.asked, m.askedMoment(once.asked, given[1]).asked, written.asked];"""
-    asked, again, written = node.run("asked_moment.js", code, text, NOW.timestamp() * 1000)
+    asked, again, written = node.run("moment.js", code, text, NOW.timestamp() * 1000)
     assert asked == again == written
     if wanted.endswith("Z"):
         exact = datetime.fromisoformat(wanted)
@@ -138,14 +139,14 @@ def test_a_moment_is_read_as_the_command_line_reads_it(node: NodeModules, text: 
 )
 def test_an_address_loses_no_zone(node: NodeModules, text: str, written: str) -> None:
     """A query has a plus as a space; a date with its time has a space of its own."""
-    assert node.run("asked_moment.js", "return m.withPlus(given[0]);", text) == written
+    assert node.run("moment.js", "return m.withPlus(given[0]);", text) == written
 
 
 @pytest.mark.parametrize(("text", "asked"), [("#1,214,394", "1214394"), ("#12", "12")])
 def test_a_revision_is_read_as_pages_write_it(node: NodeModules, text: str, asked: str) -> None:
     """Whoever copies one from anywhere in the console has written a moment."""
     code = "const found = m.askedMoment(given[0], 0); return [found.asked, found.shown];"
-    assert node.run("asked_moment.js", code, text) == [asked, text]
+    assert node.run("moment.js", code, text) == [asked, text]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -165,7 +166,7 @@ def test_names_are_near_as_on_the_command_line(node: NodeModules, seed: int) -> 
         *known[-5:],
     ]
     code = "return given[0].map(name => m.near(name, given[1]));"
-    assert node.run("near.js", code, asked, known) == [near(name, known) for name in asked]
+    assert node.run("meant.js", code, asked, known) == [near(name, known) for name in asked]
 
 
 def test_a_packed_row_becomes_cards_with_their_holders(node: NodeModules) -> None:
@@ -287,7 +288,7 @@ def test_use_that_is_told_is_shown_until_it_is_not(node: NodeModules) -> None:
 def test_a_filter_means_cards(node: NodeModules, text: str, show: str, cards: list[int]) -> None:
     """By node, namespace, pod and state, each word narrowing."""
     found = node.run(
-        "fleet/filter.js",
+        "fleet/model.js",
         """const model = await load('fleet/model.js');
         return [...new m.Filter(given[1], given[2]).of(model.unpack(given[0]))];""",
         ROW, text, show,
@@ -365,7 +366,7 @@ def test_zooming_keeps_what_is_under_the_pointer(node: NodeModules) -> None:
 )
 def test_an_axis_has_round_numbers(node: NodeModules, value: float, ticks: list[float]) -> None:
     """Steps of 1, 2 or 5 times a power of ten, and the last at or above what is drawn."""
-    assert node.run("ticks.js", "return m.numberTicks(given[0]);", value) == ticks
+    assert node.run("chart.js", "return m.numberTicks(given[0]);", value) == ticks
 
 
 @pytest.mark.parametrize(
@@ -379,7 +380,7 @@ def test_an_axis_has_round_numbers(node: NodeModules, value: float, ticks: list[
 def test_an_axis_has_round_times(node: NodeModules, start: str, end: str, words: list[str]) -> None:
     """Whole half minutes, five minutes, half hours: whatever so many ticks have room for."""
     code = "return m.timeTicks(...given.map(Date.parse), 5).map(tick => tick.words);"
-    found = node.run("ticks.js", code, *(f"2026-11-20T{at}Z" for at in (start, end)))
+    found = node.run("chart.js", code, *(f"2026-11-20T{at}Z" for at in (start, end)))
     assert found == words
 
 
@@ -387,13 +388,13 @@ def test_midnight_is_its_day(node: NodeModules) -> None:
     """Where days change the axis says which it is; so does one of whole days."""
     code = "return m.timeTicks(...given.map(Date.parse), 5).map(tick => tick.words);"
     asked = ("2026-11-19T20:00:00Z", "2026-11-20T05:00:00Z")
-    assert node.run("ticks.js", code, *asked) == ["20:00", "22:00", "11-20", "02:00", "04:00"]
-    days = node.run("ticks.js", code, "2026-11-18T20:00:00Z", "2026-11-22T05:00:00Z")
+    assert node.run("chart.js", code, *asked) == ["20:00", "22:00", "11-20", "02:00", "04:00"]
+    days = node.run("chart.js", code, "2026-11-18T20:00:00Z", "2026-11-22T05:00:00Z")
     assert days == ["11-19", "11-20", "11-21", "11-22"]
 
 
 def test_a_chart_holds_its_values_and_its_axis_is_round(node: NodeModules) -> None:
-    """Words of marks are escaped, every series has its area, and the axis is that of `ticks.js`."""
+    """Words of marks are escaped, every series has its area, and the axis is that of `chart.js`."""
     text = node.run(
         "chart.js",
         """const hour = 3600000, times = [0, hour, 2 * hour];
@@ -420,9 +421,9 @@ def test_a_pool_that_there_is_not_is_told_of(golden: Golden, node: NodeModules) 
         const pools = [{ name: '8 x NVIDIA H100 80GB HBM3', hardware: cards },
           { name: 'spare', hardware: [] }];
         return m.odd(given[0], 'all', pools);"""
-    [said] = node.run("fleet/filter.js", code, "pool:train")
+    [said] = node.run("fleet/model.js", code, "pool:train")
     golden({"pool:train": said})
-    assert node.run("fleet/filter.js", code, "pool:h100") == []
+    assert node.run("fleet/model.js", code, "pool:h100") == []
 
 
 def test_times_in_sentences_are_by_the_readers_clock(node: NodeModules) -> None:
@@ -439,16 +440,16 @@ def test_names_in_a_row_get_links_and_no_text_becomes_markup(node: NodeModules) 
         "parts": [pod, " placed ", "on ", {"name": "node-1"}, ": GPU-1 <i>"], "clauses": [],
         "own": 2, "sentence": "",
     }  # fmt: skip
-    text = node.run("sentence.js", "return m.told(given[0]).text;", row)
+    text = node.run("words.js", "return m.told(given[0]).text;", row)
     assert 'href="#/pod/ml/train-0"' in text
     assert 'href="#/fleet?q=node:node-1"' in text
     assert "&lt;i&gt;" in text
-    found = node.run("sentence.js", "return [m.podOf(given[0]), m.nodeOf(given[0])];", row)
+    found = node.run("words.js", "return [m.podOf(given[0]), m.nodeOf(given[0])];", row)
     assert found == [pod, "node-1"]
     hidden = [{"name": "-", "namespace": "another namespace"}]
-    assert "href" not in node.run("sentence.js", "return m.linked(given[0]).text;", hidden)
+    assert "href" not in node.run("words.js", "return m.linked(given[0]).text;", hidden)
     unread = {"parts": [], "clauses": [], "own": 0, "sentence": "plain"}
-    assert node.run("sentence.js", "return m.told(given[0]);", unread) == "plain"
+    assert node.run("words.js", "return m.told(given[0]);", unread) == "plain"
 
 
 def test_words_at_the_left_of_the_newest_mark_lie_on_none_before(node: NodeModules) -> None:
@@ -481,8 +482,8 @@ def test_a_pool_with_a_name_of_its_own_says_what_its_cards_are(node: NodeModules
 
 def test_words_by_names_are_those_of_the_verbs(node: NodeModules) -> None:
     """They stand in one place, and a module of the console is made of it."""
-    found = node.run("vocabulary.js", "return [m.PHASES, m.OUTCOMES, m.STORY];")
-    assert found == [PHASES, OUTCOMES, STORY]
+    found = node.run("vocabulary.js", "return [m.PHASES, m.OUTCOMES, m.STORY, m.POLICIES];")
+    assert found == [PHASES, OUTCOMES, STORY, list(POLICIES)]
     assert node.run("words.js", "return ['refused', 'bound'].map(m.phaseWord);") == [
         "waiting",
         "bound",

@@ -8,16 +8,13 @@
 // there is of the moment that is shown, and of what was asked last, or says why it is not.
 import { openActs } from "./act.js";
 import { getNow, Problem } from "./api.js";
-import { askedMoment } from "./asked_moment.js";
+import { askedMoment, isLive, moment } from "./moment.js";
 import { meetNamespaces, OTHER } from "./colours.js";
 import { follow as followLedger } from "./follow.js";
-import { $, $$, html, mount } from "./html.js";
-import { ICONS } from "./icons.js";
-import { openKeys } from "./keys.js";
-import { link } from "./links.js";
+import { $, $$, html, ICONS, mount } from "./html.js";
+import { openKeys, openPalette } from "./keys.js";
+import { link } from "./words.js";
 import { known } from "./login.js";
-import { isLive, moment } from "./moment.js";
-import { openPalette } from "./palette.js";
 import { NAVIGATION, pageOf } from "./pages.js";
 import { onlySays, problemPage } from "./parts.js";
 import {
@@ -302,7 +299,7 @@ function listen(changed, failed) {
     followLedger(take);
     return;
   }
-  const worker = new SharedWorker("/console/js/follow_worker.js", {
+  const worker = new SharedWorker("/console/js/follow.js", {
     type: "module",
     name: "follow",
   });

@@ -1,5 +1,5 @@
 // How a card looks on every page, and the legend that says so: one table of states, whose colours
-// stand in css/tokens.css (css/cards.css lays them on).
+// stand in css/parts.css (css/fleet.css lays them on).
 //
 // A card is a gauge: from its foot upwards stands what is granted of its memory, pale, and strong
 // where that runs. A broken one is cut through, a cordoned one hatched. What a page is about (a pod's

@@ -67,3 +67,20 @@ async function followRevision(tell) {
     }
   }
 }
+
+/** In a shared worker: one follower for all tabs of a browser; who comes later has the last word. */
+function serve() {
+  const ports = new Set();
+  let last = null;
+  globalThis.addEventListener("connect", event => {
+    const [port] = /** @type {MessageEvent} */ (event).ports;
+    ports.add(port);
+    if (last) port.postMessage(last);
+  });
+  follow(word => {
+    last = word;
+    for (const port of ports) port.postMessage(word);
+  });
+}
+
+if ("onconnect" in globalThis) serve();

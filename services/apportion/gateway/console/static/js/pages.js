@@ -1,6 +1,6 @@
 // The pages: their order, what they are called, and the module of each. A new page is a row here and
 // its module; navigation, keys, palette, title and tests read this table.
-import { ICONS } from "./icons.js";
+import { ICONS } from "./html.js";
 
 /**
  * `path` is the address, `load` brings the module. A page `under` another one has no row in the

@@ -1,9 +1,8 @@
 // Parts that pages share: the answer at the top, what stands there while there is none, tables.
-import { html, mount } from "./html.js";
-import { ICONS } from "./icons.js";
+import { html, ICONS, mount } from "./html.js";
 import { Problem } from "./api.js";
 import { num } from "./format.js";
-import { link } from "./links.js";
+import { link } from "./words.js";
 import { sentence, sentenceCase, withCode } from "./typography.js";
 
 /** The sentence that answers the page's question, and what qualifies it. */

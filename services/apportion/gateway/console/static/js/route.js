@@ -6,8 +6,7 @@
 // Which moment an address is about: `at`, or where two are compared (`diff=FROM,TO`) the later one.
 // Compare has no third moment: the bar stands at the later one, and whatever moves the bar moves that.
 // Invariant: an address with `diff` has no `at`, and its moments are the same however often it is read.
-import { askedMoment, withPlus } from "./asked_moment.js";
-import { moment } from "./moment.js";
+import { askedMoment, moment, withPlus } from "./moment.js";
 
 const SPELT = new Map([
   ["what-if", "whatif"],

@@ -4,13 +4,12 @@
 // policy, configuration). Dragging asks for one moment at a time, the newest wanted.
 import { getNow, Problem } from "./api.js";
 import { clock, day, duration, num, when } from "./format.js";
-import { $, html, mount } from "./html.js";
-import { ICONS } from "./icons.js";
-import { groupWords, grouped, LOOK_OF, MARK_ROOM, markButtons, markList } from "./marks.js";
+import { $, html, ICONS, mount } from "./html.js";
+import { grouped, groupWords, LOOK_OF, MARK_ROOM, markButtons, markList } from "./marks.js";
 import { RED } from "./kinds.js";
 import { isLive, moment, revisionWords, shownTime } from "./moment.js";
 import { href } from "./route.js";
-import { timeTicks } from "./ticks.js";
+import { timeTicks } from "./chart.js";
 
 const SPEEDS = [30, 120, 600, 3600];
 const REFRESH_MS = 4000;

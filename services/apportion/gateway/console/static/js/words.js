@@ -1,8 +1,11 @@
-// Words that pages share for what a pod wants and holds. What happened is always said by the gateway.
+// Words and links that pages share: what a pod wants and holds, and where a name leads. What happened
+// is always said by the gateway.
 import { instant, many, num } from "./format.js";
 import { html } from "./html.js";
-import { nodeLink, podLink } from "./links.js";
 import { PHASES } from "./vocabulary.js";
+import { namespaceColour } from "./colours.js";
+import { revisionWords } from "./moment.js";
+import { href } from "./route.js";
 
 const OTHERS = "another namespace"; // as the gateway calls all that the reader may not see
 const NOT_TOLD = "-";
@@ -80,3 +83,60 @@ export function since(time, now) {
   const ms = instant(time);
   return ms === null ? null : Math.max(0, (now - ms) / 1000);
 }
+
+// ---- links between the pages: a name leads to its story, a count to its list, a revision to its event ----
+
+/** A link to a page, with its parameters. */
+export const link = (path, text, parameters = {}, classes = "") =>
+  html`<a class="${classes}" href="${href(path, parameters)}">${text}</a>`;
+
+/** A pod by its name, which leads to its story. */
+export const podLink = (namespace, name) =>
+  link(`pod/${namespace}/${name}`, html`<span class="ns">${namespace}/</span>${name}`, {}, "m");
+
+/** A node by its name, which leads to its cards. */
+export const nodeLink = node => link("fleet", node, { q: `node:${node}` }, "m");
+
+/** A revision, which leads to its event: the receipt of what stands beside it. */
+export const receipt = revision =>
+  revision ? link("events", revisionWords(revision), { rev: String(revision) }, "rev") : "";
+
+/** The namespace's colour as a dot; its name always stands beside it. */
+export const namespaceDot = namespace =>
+  html`<i class="nsdot" data-s="background:${namespaceColour(namespace)}"></i>`;
+
+/** A count that leads to what it counts. */
+export const countLink = (path, value, noun, parameters = {}, classes = "") =>
+  link(path, `${num(value)} ${noun}`, parameters, classes);
+
+/** The phase of a pod. */
+export const phaseChip = phase => html`<span class="chip p-${phase}">${phase}</span>`;
+
+// ---- the gateway's sentences with the names in them as links ----
+//
+// A row and an answer say which of their parts are names: what is none stays text.
+
+/**
+ * The parts of a sentence: a name with a namespace is that of a pod, another that of a node;
+ * `shown` makes a text look.
+ */
+export const linked = (parts, shown = text => text) =>
+  html`${quoted(parts).map(part => (typeof part === "string" ? shown(part) : named(part)))}`;
+
+/** The parts of a sentence in which what people wrote is text as well. */
+export const quoted = parts => parts.map(part => (part.quoted ? part.name : part));
+
+/** All that a row says; what was not told, or not read, has no parts. */
+export const told = ({ parts, clauses, sentence }) =>
+  parts.length ? html`${linked(parts)}${clauses.join("; ")}` : sentence;
+
+/** The pod that a row is about, as namespace and name; nothing where it is about none. */
+export const podOf = ({ own, parts }) =>
+  own ? parts.find(part => part.namespace !== undefined) : undefined;
+
+/** The node that a row names first; empty where it names none. */
+export const nodeOf = ({ parts }) =>
+  parts.find(part => part.name && part.namespace === undefined && !part.quoted)?.name ?? "";
+
+const named = ({ namespace, name }) =>
+  namespace === undefined ? nodeName(name) : podName(namespace, name);

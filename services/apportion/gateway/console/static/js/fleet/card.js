@@ -13,14 +13,11 @@ import {
   shortModel,
   when,
 } from "../format.js";
-import { html } from "../html.js";
-import { ICONS } from "../icons.js";
-import { link, receipt } from "../links.js";
+import { html, ICONS } from "../html.js";
+import { isTold, link, podName, receipt, told } from "../words.js";
 import { isLive, moment, shownTime } from "../moment.js";
 import { problemNote } from "../parts.js";
 import { href } from "../route.js";
-import { told } from "../sentence.js";
-import { isTold, podName } from "../words.js";
 import {
   ABSENT,
   FAILED,

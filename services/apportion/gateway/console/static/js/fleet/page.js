@@ -7,13 +7,12 @@ import { legend } from "../cards.js";
 import { namespaceLegend } from "../colours.js";
 import { many, num, percent } from "../format.js";
 import { $, $$, html, mount, renew } from "../html.js";
-import { count, link } from "../links.js";
+import { countLink, link } from "../words.js";
 import { isLive, moment } from "../moment.js";
 import { copyFrom, searchField, segments } from "../parts.js";
 import { ask, cardName, facts, panel } from "./card.js";
-import { Filter, odd, STATES } from "./filter.js";
+import { Filter, Fleet, odd, STATES, stateWords, WHOLE } from "./model.js";
 import { Layout } from "./layout.js";
-import { Fleet, stateWords, WHOLE } from "./model.js";
 import { Painter, palette } from "./paint.js";
 
 const HOVER_WIDTH = 312;
@@ -23,13 +22,13 @@ const SAMPLES_MS = 5000; // what is used changes without an event
 
 /** How many are broken, why, and how many of those are among the granted: so that counts add up. */
 function brokenCount(all) {
-  const told = count("fleet", all.broken, "broken", { show: "broken" }, all.broken ? "c-bad" : "");
+  const told = countLink("fleet", all.broken, "broken", { show: "broken" }, all.broken ? "c-bad" : "");
   if (!all.broken) return told;
   const unreached = all.broken - all.failed;
   const why =
     all.failed && unreached
-      ? html`${count("fleet", all.failed, "failed", { q: "state:failed" })},
-        ${count("fleet", unreached, "out of reach", { q: "state:unreached" })}`
+      ? html`${countLink("fleet", all.failed, "failed", { q: "state:failed" })},
+        ${countLink("fleet", unreached, "out of reach", { q: "state:unreached" })}`
       : all.failed
         ? "failed"
         : "out of reach";
@@ -38,7 +37,7 @@ function brokenCount(all) {
 }
 
 function cordonedCount(all) {
-  const told = count("fleet", all.cordoned, "cordoned", { show: "cordoned" });
+  const told = countLink("fleet", all.cordoned, "cordoned", { show: "cordoned" });
   const what = [all.cordonedHeld ? "granted" : "", all.cordonedBroken ? "broken" : ""]
     .filter(Boolean)
     .join(" or ");
@@ -258,8 +257,8 @@ class FleetPage {
     renew(
       $("#notes"),
       [
-        count("fleet", all.free, all.free === 1 ? "card free" : "cards free", { show: "free" }),
-        this.fleet.told ? count("fleet", all.idle, "granted but idle", { show: "idle" }) : "",
+        countLink("fleet", all.free, all.free === 1 ? "card free" : "cards free", { show: "free" }),
+        this.fleet.told ? countLink("fleet", all.idle, "granted but idle", { show: "idle" }) : "",
         link("pods", many(pods, "pod")),
         many(all.nodes, "node"),
       ]

@@ -4,10 +4,10 @@
 // which events of the ledger these moments have come to is said once, below the headline. The form stands
 // from the first moment on, and the answer comes around it: what is typed meanwhile stays.
 import { getNow, orNone, Problem } from "../api.js";
-import { askedMoment, timeWords, zoneWords } from "../asked_moment.js";
+import { askedMoment, timeWords, zoneWords } from "../moment.js";
 import { instant, many, num, shortId, when } from "../format.js";
 import { $, html, mount } from "../html.js";
-import { link, nodeLink, podLink, receipt } from "../links.js";
+import { link, nodeLink, podLink, receipt } from "../words.js";
 import { answer, listed } from "../parts.js";
 import { bothMoments, go, href } from "../route.js";
 import { workingAnswer } from "../working.js";

@@ -2,12 +2,10 @@
 // its fix.
 import { getNow } from "../api.js";
 import { many, num } from "../format.js";
-import { html, renew } from "../html.js";
-import { ICONS } from "../icons.js";
-import { link } from "../links.js";
+import { html, ICONS, renew } from "../html.js";
+import { link, linked } from "../words.js";
 import { isLive } from "../moment.js";
 import { answer, copyFrom } from "../parts.js";
-import { linked } from "../sentence.js";
 import { ListPage, NEWER } from "./list_page.js";
 import { sentenceCase, withCode } from "../typography.js";
 

@@ -4,13 +4,11 @@
 // the keyboard may be, in the field or on a chip, nothing is drawn anew.
 import { getNow } from "../api.js";
 import { instant, many, num, subjectWords, when } from "../format.js";
-import { $, $$, html, mount, renew } from "../html.js";
-import { ICONS } from "../icons.js";
+import { $, $$, html, ICONS, mount, renew } from "../html.js";
 import { chipsOf, countKinds, kindOf } from "../kinds.js";
-import { link, receipt } from "../links.js";
+import { link, podOf, receipt, told } from "../words.js";
 import { isLive, moment, shownTime } from "../moment.js";
 import { answer, copyFrom, listed, problemNote, searchField, second } from "../parts.js";
-import { podOf, told } from "../sentence.js";
 import { openDiff } from "./diff.js";
 import { loadAnew } from "./list_page.js";
 

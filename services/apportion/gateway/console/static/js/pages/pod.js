@@ -15,16 +15,26 @@ import {
   shortModel,
   when,
 } from "../format.js";
-import { html, mount, renew } from "../html.js";
-import { ICONS } from "../icons.js";
-import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
+import { html, ICONS, mount, renew } from "../html.js";
+import {
+  coresHeld,
+  link,
+  linked,
+  nodeLink,
+  phaseChip,
+  phaseWord,
+  podLink,
+  podName,
+  podOf,
+  quoted,
+  receipt,
+  wants,
+} from "../words.js";
 import { mayBeMeant, namespacesOf, nonePage, otherKinds, severalPage } from "../meant.js";
 import { isLive, shownTime } from "../moment.js";
 import { answer, causeList, clauses, copyFrom, problemNote } from "../parts.js";
 import { href, setCanonical } from "../route.js";
-import { linked, podOf, quoted } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
-import { coresHeld, phaseWord, podName, wants } from "../words.js";
 import { ListPage, NEWER } from "./list_page.js";
 import { ownTimes, sentenceCase, withCode } from "../typography.js";
 

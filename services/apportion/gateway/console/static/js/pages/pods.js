@@ -2,11 +2,20 @@
 import { all, get } from "../api.js";
 import { duration, many, num } from "../format.js";
 import { $, $$, html, mount, renew } from "../html.js";
-import { link, namespaceDot, nodeLink, phaseChip } from "../links.js";
+import {
+  holds,
+  link,
+  namespaceDot,
+  nodeLink,
+  phaseChip,
+  phaseWord,
+  podName,
+  since,
+  wants,
+} from "../words.js";
 import { meetNamespaces } from "../colours.js";
 import { shownTime } from "../moment.js";
 import { answer, listed, searchField, second, segments } from "../parts.js";
-import { holds, phaseWord, podName, since, wants } from "../words.js";
 import { ListPage, NEWER } from "./list_page.js";
 
 const PODS_MOST = 10_000;

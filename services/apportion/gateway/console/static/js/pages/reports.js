@@ -3,19 +3,18 @@ import { getNow, Problem } from "../api.js";
 import { stackChart, stackNotes } from "../chart.js";
 import {
   meetNamespaces,
+  NAMESPACE_COLOURS,
   namespaceColour,
   namespacePlace,
-  NAMESPACE_COLOURS,
   OTHER,
 } from "../colours.js";
 import { decimal, instant, many, num, percent, when } from "../format.js";
 import { $, html, mount, renew } from "../html.js";
-import { link } from "../links.js";
+import { link, podName } from "../words.js";
 import { me } from "../login.js";
 import { LOOK_OF } from "../marks.js";
 import { isLive, shownTime } from "../moment.js";
 import { answer, problemNote, second, segments } from "../parts.js";
-import { podName } from "../words.js";
 import { ListPage, NEWER } from "./list_page.js";
 
 const BYS = [

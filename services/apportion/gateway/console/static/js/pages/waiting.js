@@ -3,11 +3,10 @@ import { get } from "../api.js";
 import { meetNamespaces, namespaceColour } from "../colours.js";
 import { duration, instant, many, num, when } from "../format.js";
 import { html, renew } from "../html.js";
-import { link, namespaceDot } from "../links.js";
+import { isTold, lineWords, link, namespaceDot, nodeName, podName, since } from "../words.js";
 import { shownTime } from "../moment.js";
 import { answer, causeList, copyFrom, second } from "../parts.js";
 import { href } from "../route.js";
-import { isTold, lineWords, nodeName, podName, since } from "../words.js";
 import { ListPage, NEWER } from "./list_page.js";
 import { sentenceCase, withCode } from "../typography.js";
 

@@ -5,13 +5,19 @@
 import { all, get, NODES_MOST, path, post, Problem } from "../api.js";
 import { behindWords, byName, many, num, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
-import { link, namespaceDot, podLink, receipt } from "../links.js";
+import {
+  isTold,
+  link,
+  namespaceDot,
+  nodeName,
+  nodeOf,
+  podLink,
+  podName,
+  receipt,
+} from "../words.js";
 import { isLive, moment, revisionWords } from "../moment.js";
 import { answer, causeList, command, copyFrom, second, segments } from "../parts.js";
-import { POLICIES } from "../policies.js";
-import { nodeOf } from "../sentence.js";
-import { OUTCOMES } from "../vocabulary.js";
-import { isTold, nodeName, podName } from "../words.js";
+import { OUTCOMES, POLICIES } from "../vocabulary.js";
 import { Working } from "../working.js";
 import { beforeAfter, ROWS, waiters } from "./before_after.js";
 import { sentence, sentenceCase, withCode } from "../typography.js";
