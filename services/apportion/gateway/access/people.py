@@ -78,19 +78,18 @@ class Remembered:
     def __init__(self, login: Login, *, now: Callable[[], float] = time.monotonic) -> None:
         self._login = login
         self._people = _Kept[Person](now)
-        self._nobodies = _Kept[None](now)  # apart: made-up tokens must not push people out
+        self._nobodies = _Kept[bool](now)  # apart: made-up tokens must not push people out
         self._rights = _Kept[bool](now)
 
     async def person(self, token: str) -> Person | None:
         """See Login."""
         key = _digest(token)
-        if self._people.has(key):
-            return self._people.get(key)
-        if self._nobodies.has(key):
-            return None
+        found = self._people.get(key)
+        if found is not None or self._nobodies.get(key):
+            return found
         found = await self._login.person(token)
         if found is None:
-            self._nobodies.put(key, None, KEPT_NO_S)
+            self._nobodies.put(key, value=True, seconds=KEPT_NO_S)
         else:
             self._people.put(key, found, KEPT_S)
         return found
@@ -98,15 +97,15 @@ class Remembered:
     async def may(self, person: Person, wish: Wish) -> bool:
         """See Login."""
         key = (person.name, person.uid, person.groups, wish)
-        if not self._rights.has(key):
+        allowed = self._rights.get(key)
+        if allowed is None:
             allowed = await self._login.may(person, wish)
             self._rights.put(key, allowed, KEPT_S if allowed else KEPT_NO_S)
-        return self._rights.get(key)
+        return allowed
 
     def known(self, token: str) -> Person | None:
         """Whose token this is, if that was asked lately."""
-        key = _digest(token)
-        return self._people.get(key) if self._people.has(key) else None
+        return self._people.get(_digest(token))
 
 
 def _digest(token: str) -> str:
@@ -120,12 +119,9 @@ class _Kept(Generic[T]):
         self._now = now
         self._of: OrderedDict[Hashable, tuple[T, float]] = OrderedDict()
 
-    def has(self, key: Hashable) -> bool:
-        found = self._of.get(key)
-        return found is not None and found[1] > self._now()
-
-    def get(self, key: Hashable) -> T:
-        return self._of[key][0]
+    def get(self, key: Hashable) -> T | None:
+        value, until = self._of.get(key, (None, 0.0))
+        return value if until > self._now() else None
 
     def put(self, key: Hashable, value: T, seconds: float) -> None:
         self._of.pop(key, None)
@@ -175,7 +171,7 @@ class TokenFile:
     async def person(self, token: str) -> Person | None:
         """The person whose row has the digest of this token."""
         self._renew()
-        row = self._rows.get(sha256(token.encode("utf-8", "surrogatepass")).hexdigest())
+        row = self._rows.get(_digest(token))
         return None if row is None else Person(row.name, uid=row.sha256, groups=row.groups)
 
     async def may(self, person: Person, wish: Wish) -> bool:
