@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from apportion.cli.exits import Unreachable
+from apportion.runtime.files.atomic import write_whole
 
 if TYPE_CHECKING:
     from apportion.runtime.files.fleets import SimulatedNode
@@ -109,20 +110,13 @@ def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
     before = kept(data)
     (data / KEPT).mkdir(exist_ok=True)
     if fleet.text and not (before and before.text):
-        _write(nodes_file(data), fleet.text)
+        write_whole(nodes_file(data), fleet.text)
     if before is None:
         if samples:
             (data / KEPT / _NO_SAMPLES).unlink(missing_ok=True)  # of a run killed before the name
         else:
-            _write(data / KEPT / _NO_SAMPLES, b"")
-        _write(data / KEPT / _NAME, fleet.name.encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    """All of it or nothing: we may be killed at any moment."""
-    draft = path.with_name(f"{path.name}.new")
-    draft.write_bytes(content)
-    draft.replace(path)
+            write_whole(data / KEPT / _NO_SAMPLES, b"")
+        write_whole(data / KEPT / _NAME, fleet.name.encode())
 
 
 def refusal(data: Path, fleet: Fleet) -> str:
