@@ -128,7 +128,7 @@ CRI := tests/support/cri/cri.proto
 generate: $(DEV) ## schemas, events, the API's document and reference, the kubelet's messages, compatibility, deploy/kubernetes of the chart
 	$(VENV)/bin/python -m grpc_tools.protoc -I services --python_out=services $(KUBELET)
 	$(VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. $(CRI)
-	$(VENV)/bin/python schemas/generate.py
+	$(VENV)/bin/python -m tools.events
 	$(VENV)/bin/python -m tools.reference
 	$(VENV)/bin/python -m tools.openapi
 	$(VENV)/bin/python -m tools.compatibility

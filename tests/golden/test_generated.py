@@ -1,11 +1,9 @@
 """What is generated from the events is what is committed, and a schema changes only by version."""
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -15,11 +13,10 @@ from apportion_schemas.catalogue import BY_PAYLOAD, Older
 from apportion_schemas.formats import BORN
 from apportion_schemas.quantities import Name, Payload
 from tests.support.golden import Golden
-from tools import reference
+from tools import events, reference
 from tools.security_page import PAGE, page, rows
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "schemas" / "generate.py"
 
 
 class PodGone(Payload, frozen=True):
@@ -29,17 +26,6 @@ class PodGone(Payload, frozen=True):
     exit_code: int = 0
 
 
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    """The script, which is beside the package and not in it."""
-    spec = importlib.util.spec_from_file_location("generate", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_what_this_build_writes_is_legal_everywhere() -> None:
     """So it is until the first release; after it `BORN` never grows, and this test goes."""
     assert {row.name: row.version for row in CATALOGUE} == BORN, (
@@ -47,9 +33,9 @@ def test_what_this_build_writes_is_legal_everywhere() -> None:
     )
 
 
-def test_committed_files_are_the_generated_ones(generate: ModuleType) -> None:
+def test_committed_files_are_the_generated_ones() -> None:
     """Schemas, AsyncAPI document and catalogue page; `make generate` mends it."""
-    assert generate.differing(generate.files(CATALOGUE, generate.read_lock())) == []
+    assert events.differing(events.files(CATALOGUE, events.read_lock())) == []
 
 
 def test_the_page_on_security_is_the_generated_one() -> None:
@@ -64,56 +50,56 @@ def test_the_manual_and_the_console_list_what_the_descriptors_say() -> None:
         assert (ROOT / path).read_text("utf-8") == text, path
 
 
-def test_no_schema_changed_under_its_version(generate: ModuleType) -> None:
+def test_no_schema_changed_under_its_version() -> None:
     """Old events stay in the ledger: a changed schema is a new version."""
-    assert generate.unraised(CATALOGUE, generate.read_lock()) == []
+    assert events.unraised(CATALOGUE, events.read_lock()) == []
 
 
 ROW = BY_PAYLOAD[PodGoneOfToday]
 LIFTED = Older(PodGoneOfToday, lambda told: told)
 
 
-def test_a_change_without_a_new_version_is_caught(golden: Golden, generate: ModuleType) -> None:
+def test_a_change_without_a_new_version_is_caught(golden: Golden) -> None:
     """Guards the guard: the same check over a catalogue with one changed payload."""
-    lock = generate.read_lock()
+    lock = events.read_lock()
     changed = ROW._replace(payload=PodGone)
-    (problem,) = generate.unraised([changed], lock)
+    (problem,) = events.unraised([changed], lock)
     golden({"other fields": problem})
     raised = changed._replace(older=(LIFTED,))
-    assert generate.unraised([raised], lock) == []
-    kept = generate.relocked([raised], lock)["PodGone"]
+    assert events.unraised([raised], lock) == []
+    kept = events.relocked([raised], lock)["PodGone"]
     assert set(kept) == {"1", "2"}
     assert kept["1"] == lock["PodGone"]["1"] != kept["2"]
 
 
-def test_an_older_version_keeps_its_fields(golden: Golden, generate: ModuleType) -> None:
+def test_an_older_version_keeps_its_fields(golden: Golden) -> None:
     """Its events stay in the ledger: neither other fields, nor no reader at all."""
     raised = ROW._replace(payload=PodGone, older=(LIFTED,))
-    lock = generate.relocked([raised], generate.read_lock())
-    (other,) = generate.unraised([raised._replace(older=(Older(PodGone, dict),))], lock)
-    (unread,) = generate.unraised([ROW], lock)
+    lock = events.relocked([raised], events.read_lock())
+    (other,) = events.unraised([raised._replace(older=(Older(PodGone, dict),))], lock)
+    (unread,) = events.unraised([ROW], lock)
     golden({"other fields of version 1": other, "no reader of version 2": unread})
 
 
 def test_a_version_of_before_the_first_release_is_forgotten(
-    generate: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither a schema nor a fingerprint is kept: it is read as the first that was released."""
     raised = ROW._replace(payload=PodGone, older=(LIFTED,))
-    lock = generate.relocked([raised], {})
+    lock = events.relocked([raised], {})
     monkeypatch.setitem(BORN, "PodGone", 2)
     newest = ROW._replace(payload=PodGone)
-    assert generate.unraised([newest], lock) == []
-    assert generate.relocked([newest], lock) == {"PodGone": {"2": lock["PodGone"]["2"]}}
-    made = generate.files([newest], lock)
+    assert events.unraised([newest], lock) == []
+    assert events.relocked([newest], lock) == {"PodGone": {"2": lock["PodGone"]["2"]}}
+    made = events.files([newest], lock)
     assert [path for path in made if path.endswith(".1.json")] == []
 
 
-def test_every_version_has_its_schema(generate: ModuleType) -> None:
+def test_every_version_has_its_schema() -> None:
     """For readers in other languages, who meet all of them in a ledger."""
-    made = generate.files([ROW._replace(payload=PodGone, older=(LIFTED,))], {})
+    made = events.files([ROW._replace(payload=PodGone, older=(LIFTED,))], {})
     schemas = {
-        version: json.loads(made[f"{generate.PACKAGE}/json/PodGone{suffix}.json"])
+        version: json.loads(made[f"{events.PACKAGE}/json/PodGone{suffix}.json"])
         for version, suffix in ((1, ".1"), (2, ""))
     }
     for version, schema in schemas.items():
@@ -123,30 +109,30 @@ def test_every_version_has_its_schema(generate: ModuleType) -> None:
     assert "exit_code" in schemas[2]["$defs"]["PodGone"]["properties"]
 
 
-def test_words_may_change(generate: ModuleType) -> None:
+def test_words_may_change() -> None:
     """A better sentence is no new version; a field that is called like a keyword counts."""
-    schema = generate.event_schema(ROW)
-    assert generate.fingerprint(schema | {"description": "x"}) == generate.fingerprint(schema)
+    schema = events.event_schema(ROW)
+    assert events.fingerprint(schema | {"description": "x"}) == events.fingerprint(schema)
     properties = schema["properties"] | {"description": {"type": "string"}}
-    assert generate.fingerprint(schema | {"properties": properties}) != generate.fingerprint(schema)
+    assert events.fingerprint(schema | {"properties": properties}) != events.fingerprint(schema)
 
 
-def test_differences_are_named(golden: Golden, generate: ModuleType, tmp_path: Path) -> None:
+def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
     """Missing, out of date, and left over from an event that is gone."""
-    folder = tmp_path / generate.PACKAGE / "json"
+    folder = tmp_path / events.PACKAGE / "json"
     folder.mkdir(parents=True)
     (folder / "PodGone.json").write_text("{}")
     (folder / "PodMoved.json").write_text("{}")
-    lines = generate.differing(generate.files(CATALOGUE, {}), tmp_path)
+    lines = events.differing(events.files(CATALOGUE, {}), tmp_path)
     assert "docs/events.md: is missing" in lines
     json_lines = [line for line in lines if "/json/PodGone" in line or "/json/PodMoved" in line]
     golden({"a file of {} each": "\n".join(json_lines)})
 
 
-def test_every_event_is_on_the_page_and_in_a_channel(generate: ModuleType) -> None:
+def test_every_event_is_on_the_page_and_in_a_channel() -> None:
     """One row and one message each, with the subject that the code computes."""
-    made = generate.files(CATALOGUE, {})
-    page, document = made["docs/events.md"], generate.asyncapi(CATALOGUE)
+    made = events.files(CATALOGUE, {})
+    page, document = made["docs/events.md"], events.asyncapi(CATALOGUE)
     addresses = {
         name: channel["address"]
         for channel in document["channels"].values()
@@ -164,7 +150,7 @@ def test_every_event_is_on_the_page_and_in_a_channel(generate: ModuleType) -> No
 def test_check_says_so_by_its_exit_status() -> None:
     """As continuous integration calls it, under another hash seed."""
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--check"],
+        [sys.executable, "-m", "tools.events", "--check"],
         capture_output=True, text=True, check=False, cwd=ROOT, env={"PYTHONHASHSEED": "7"},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
