@@ -10,6 +10,7 @@ of the manual cannot. Invariant: nothing here says what no descriptor does.
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from apportion.core.placement.feasibility import amounts, devices, nodes
 from apportion.core.placement.feasibility.causes import CAUSES
@@ -52,9 +53,9 @@ def page() -> str:
 
 
 def _rows() -> Iterator[str]:
-    where = {each.cause.code: "node" for each in (*nodes.FACTS, *nodes.ROOM, *nodes.NEEDS)}
-    where |= {each.cause.code: "device" for each in devices.RULES}
-    where |= {each.cause.code: "amount" for each in amounts.OF_DEVICES}
+    where = {each.code: "node" for each in (*nodes.FACTS, *nodes.ROOM, *nodes.NEEDS)}
+    where |= {each.code: "device" for each in devices.RULES}
+    where |= {each.code: "amount" for each in amounts.OF_DEVICES}
     for cause in CAUSES.values():
         found = where.get(cause.code, "")
         yield " | ".join(
@@ -69,15 +70,15 @@ def _rows() -> Iterator[str]:
         )
 
 
-def _fix(cause: Cause) -> str:
+def _fix(cause: Cause[Any]) -> str:
     return cause.fix.format(node="NODE", device="DEVICE")
 
 
-def _unit(cause: Cause) -> str:
+def _unit(cause: Cause[Any]) -> str:
     return "milli-CPU" if cause.unit is Unit.MILLI_CPU else cause.unit.value
 
 
-def _events(cause: Cause) -> str:
+def _events(cause: Cause[Any]) -> str:
     return ", ".join(sorted({hint.event.__name__ for hint in cause.hints}))
 
 

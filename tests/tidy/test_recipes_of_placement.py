@@ -37,11 +37,15 @@ MOON = '''def moon(shape: Shape, node: NodeState) -> tuple[int, int]:
 FILTER: Edits = (
     *CODE,
     (NODES, "NodeCheck = Callable", MOON),
-    (NODES, ')\n"""Those whose answer is the same until', f"    Filter(moon, {CAUSE}TOLD)),\n"),
+    (
+        NODES,
+        ')  # fmt: skip\n"""Those whose answer is the same until',
+        f"    {CAUSE}TOLD, check=moon),\n",
+    ),
 )
 REFUSAL: Edits = (
     *CODE,
-    (CAUSES, ')\n"""What keeps a pod from every node', f"    {CAUSE}CLAIMED),\n"),
+    (CAUSES, ')  # fmt: skip\n"""What keeps a pod from every node', f"    {CAUSE}CLAIMED),\n"),
 )
 MOONLIT = '''class Moonlit(Spread):
     """The node under the moon."""

@@ -6,9 +6,9 @@ from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.placement.feasibility.descriptors import (
     DEVICE,
+    LARGER,
     OFFERED,
     Cause,
-    Filter,
     Kind,
     Unit,
     pairs,
@@ -64,102 +64,32 @@ def template_cpu(demand: Demand, state: DeviceState) -> tuple[int, int]:
 
 AmountCheck = Callable[[Demand, DeviceState], tuple[int, int]]
 _C = RefusalCode
-_LARGER = "a larger device or node, or a smaller ask"
 
-OF_DEVICES: tuple[Filter[AmountCheck], ...] = (
-    Filter(
-        health,
-        Cause(
-            _C.DEVICE_UNHEALTHY,
-            "device is unhealthy",
-            fix="the device recovers",
-            hints=OFFERED,
-            fix_when_empty=_LARGER,
-        ),
-    ),
-    Filter(
-        cordon,
-        Cause(
-            _C.DEVICE_CORDONED,
-            "device is cordoned",
-            fix="apportion uncordon {device}",
-            hints=OFFERED,
-            fix_when_empty=_LARGER,
-        ),
-    ),
-    Filter(
-        alone,
-        Cause(
-            _C.DEVICE_IN_USE,
-            "device is in use and is wanted alone",
-            fix="the pods on the device end",
-            hints=DEVICE,
-            fix_when_empty=_LARGER,
-            kind=Kind.FREED,
-        ),
-    ),
-    Filter(
-        slots,
-        Cause(
-            _C.SLOTS_EXHAUSTED,
-            "device is shared by as many containers as it takes",
-            fix="a share of it is freed",
-            hints=DEVICE,
-            unit=Unit.SLOTS,
-            fix_when_empty=_LARGER,
-            kind=Kind.FREED,
-        ),
-    ),
-    Filter(
-        cores,
-        Cause(
-            _C.CORES_INSUFFICIENT,
-            "not enough cores free on the device",
-            fix="a share of the device is freed, or a smaller ask",
-            hints=DEVICE,
-            unit=Unit.CORES,
-            when_empty="not enough cores on the device",
-            fix_when_empty="a larger device, or a smaller ask",
-            kind=Kind.FREED,
-        ),
-    ),
-    Filter(
-        memory,
-        Cause(
-            _C.MEMORY_INSUFFICIENT,
-            "not enough memory free on the device",
-            fix="a share of the device is freed, a larger device, or a smaller ask",
-            hints=DEVICE,
-            unit=Unit.MIB,
-            when_empty="not enough memory on the device",
-            fix_when_empty="a larger device, or a smaller ask",
-            kind=Kind.FREED,
-        ),
-    ),
-    Filter(
-        slices,
-        Cause(
-            _C.MIG_SLICES_OCCUPIED,
-            "the MIG slices where a fitting instance could stand are taken",
-            fix="a MIG instance on the device is freed",
-            hints=DEVICE,
-            unit=Unit.PLACES,
-            fix_when_empty=_LARGER,
-            kind=Kind.FREED,
-        ),
-    ),
-    Filter(
-        template_cpu,
-        Cause(
-            _C.TEMPLATE_CPU_INSUFFICIENT,
-            "not enough AI CPUs free on the device for the vNPU template",
-            fix="a share of the device is freed, or a smaller ask",
-            hints=DEVICE,
-            unit=Unit.AI_CPUS,
-            when_empty="not enough AI CPUs on the device for the vNPU template",
-            fix_when_empty="a larger device, or a smaller ask",
-            kind=Kind.FREED,
-        ),
-    ),
-)
+OF_DEVICES: tuple[Cause[AmountCheck], ...] = (
+    Cause(_C.DEVICE_UNHEALTHY, "device is unhealthy", "the device recovers", OFFERED,
+          fix_when_empty=LARGER, check=health),
+    Cause(_C.DEVICE_CORDONED, "device is cordoned", "apportion uncordon {device}", OFFERED,
+          fix_when_empty=LARGER, check=cordon),
+    Cause(_C.DEVICE_IN_USE, "device is in use and is wanted alone", "the pods on the device end",
+          DEVICE, kind=Kind.FREED, fix_when_empty=LARGER, check=alone),
+    Cause(_C.SLOTS_EXHAUSTED, "device is shared by as many containers as it takes",
+          "a share of it is freed", DEVICE, kind=Kind.FREED, unit=Unit.SLOTS,
+          fix_when_empty=LARGER, check=slots),
+    Cause(_C.CORES_INSUFFICIENT, "not enough cores free on the device",
+          "a share of the device is freed, or a smaller ask", DEVICE, kind=Kind.FREED,
+          unit=Unit.CORES, when_empty="not enough cores on the device",
+          fix_when_empty="a larger device, or a smaller ask", check=cores),
+    Cause(_C.MEMORY_INSUFFICIENT, "not enough memory free on the device",
+          "a share of the device is freed, a larger device, or a smaller ask", DEVICE,
+          kind=Kind.FREED, unit=Unit.MIB, when_empty="not enough memory on the device",
+          fix_when_empty="a larger device, or a smaller ask", check=memory),
+    Cause(_C.MIG_SLICES_OCCUPIED, "the MIG slices where a fitting instance could stand are taken",
+          "a MIG instance on the device is freed", DEVICE, kind=Kind.FREED, unit=Unit.PLACES,
+          fix_when_empty=LARGER, check=slices),
+    Cause(_C.TEMPLATE_CPU_INSUFFICIENT,
+          "not enough AI CPUs free on the device for the vNPU template",
+          "a share of the device is freed, or a smaller ask", DEVICE, kind=Kind.FREED,
+          unit=Unit.AI_CPUS, when_empty="not enough AI CPUs on the device for the vNPU template",
+          fix_when_empty="a larger device, or a smaller ask", check=template_cpu),
+)  # fmt: skip
 AMOUNTS = pairs(OF_DEVICES)

@@ -1,4 +1,4 @@
-"""The descriptor of a refusal code and of a filter: all that the product knows of either, once.
+"""The descriptor of a refusal code, and of its filter: all that the product knows of it, once.
 
 Command line, API, console, documentation and the scheduler read these: what is wrong in words,
 what would end it, what its amounts count, and which events may end it, as with the queueing hints
@@ -174,12 +174,17 @@ class Kind(Enum):
     """The pod's queue or namespace is the cause, and no node."""
 
 
-class Cause(NamedTuple):
+LARGER: Final = "a larger device or node, or a smaller ask"
+Check = TypeVar("Check")
+
+
+class Cause(NamedTuple, Generic[Check]):
     """A refusal code: what was wrong, what would end it, and which events may.
 
     `fix` may have the fields `{node}` and `{device}`. `when_empty` and `fix_when_empty` are the
     same of a node or device with nothing on it, where that differs: nothing that ends or recovers
-    helps there.
+    helps there. The code of a filter has its `check`, the rule that a node or device must pass, and
+    `wanted`: whether a pod of this shape asks for it at all; None where every pod does.
     """
 
     code: RefusalCode
@@ -190,22 +195,10 @@ class Cause(NamedTuple):
     when_empty: str = ""
     fix_when_empty: str = ""
     kind: Kind = Kind.OTHER
-
-
-Check = TypeVar("Check")
-
-
-class Filter(NamedTuple, Generic[Check]):
-    """A rule that a node or device must pass, and the cause where it does not.
-
-    `wanted`: whether a pod of this shape asks for it at all; None where every pod does.
-    """
-
-    check: Check
-    cause: Cause
+    check: Check | None = None
     wanted: Callable[[Shape], object] | None = None
 
 
-def pairs(filters: tuple[Filter[Check], ...]) -> tuple[tuple[RefusalCode, Check], ...]:
+def pairs(filters: tuple[Cause[Check], ...]) -> tuple[tuple[RefusalCode, Check], ...]:
     """The codes and the checks alone, for loops that run often."""
-    return tuple((each.cause.code, each.check) for each in filters)
+    return tuple((each.code, each.check) for each in filters if each.check is not None)

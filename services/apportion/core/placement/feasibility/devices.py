@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from apportion.core.devices.catalogue import FAMILIES, registered, type_matches
-from apportion.core.placement.feasibility.descriptors import TOLD, Cause, Filter, Kind, pairs
+from apportion.core.placement.feasibility.descriptors import TOLD, Cause, Kind, pairs
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 
 
@@ -59,56 +59,20 @@ def index(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 DeviceCheck = Callable[[Ask, DeviceConstraints, Device], bool]
 _C = RefusalCode
 
-RULES: tuple[Filter[DeviceCheck], ...] = (
-    Filter(
-        family,
-        Cause(
-            _C.NO_SUCH_DEVICE,
-            "node has no device of the family asked for",
-            fix="a node with such a device",
-            hints=TOLD,
-            kind=Kind.LASTING,
-        ),
-    ),
-    Filter(
-        mode,
-        Cause(
-            _C.MODE_MISMATCH,
-            "no device is shared in the mode asked for",
-            fix="a device in that mode, or no mode named on the pod",
-            hints=TOLD,
-            kind=Kind.LASTING,
-        ),
-    ),
-    Filter(
-        type_name,
-        Cause(
-            _C.TYPE_MISMATCH,
-            "no device is of a type that the pod accepts",
-            fix="a device of such a type, or another use-gputype or nouse-gputype",
-            hints=TOLD,
-            kind=Kind.LASTING,
-        ),
-    ),
-    Filter(
-        uuid,
-        Cause(
-            _C.UUID_MISMATCH,
-            "no device has an id that the pod accepts",
-            fix="that very device, or another list of ids on the pod",
-            hints=TOLD,
-            kind=Kind.LASTING,
-        ),
-    ),
-    Filter(
-        index,
-        Cause(
-            _C.INDEX_MISMATCH,
-            "no device has an index that the pod accepts",
-            fix="a node with a device at that index, or another gpu-index",
-            hints=TOLD,
-            kind=Kind.LASTING,
-        ),
-    ),
-)
+RULES: tuple[Cause[DeviceCheck], ...] = (
+    Cause(_C.NO_SUCH_DEVICE, "node has no device of the family asked for",
+          "a node with such a device", TOLD, kind=Kind.LASTING, check=family),
+    Cause(_C.MODE_MISMATCH, "no device is shared in the mode asked for",
+          "a device in that mode, or no mode named on the pod", TOLD, kind=Kind.LASTING,
+          check=mode),
+    Cause(_C.TYPE_MISMATCH, "no device is of a type that the pod accepts",
+          "a device of such a type, or another use-gputype or nouse-gputype", TOLD,
+          kind=Kind.LASTING, check=type_name),
+    Cause(_C.UUID_MISMATCH, "no device has an id that the pod accepts",
+          "that very device, or another list of ids on the pod", TOLD, kind=Kind.LASTING,
+          check=uuid),
+    Cause(_C.INDEX_MISMATCH, "no device has an index that the pod accepts",
+          "a node with a device at that index, or another gpu-index", TOLD, kind=Kind.LASTING,
+          check=index),
+)  # fmt: skip
 DEVICE_RULES = pairs(RULES)

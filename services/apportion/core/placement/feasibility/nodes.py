@@ -6,10 +6,10 @@ from apportion.core.ledger.state import NodeState
 from apportion.core.placement.feasibility.descriptors import (
     HEARD,
     HOST,
+    LARGER,
     TOLD,
     UNCORDONED,
     Cause,
-    Filter,
     Kind,
     Unit,
     pairs,
@@ -220,161 +220,54 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 NodeCheck = Callable[[Shape, NodeState], tuple[int, int]]
 _C = RefusalCode
-_LARGER = "a larger device or node, or a smaller ask"
 
-FACTS: tuple[Filter[NodeCheck], ...] = (
-    Filter(
-        present,
-        Cause(
-            _C.NODE_GONE, "node is not in the cluster", fix="the node joins the cluster", hints=TOLD
-        ),
-    ),
-    Filter(
-        ready,
-        Cause(
-            _C.NODE_NOT_READY,
-            "node is not ready",
-            fix="the node becomes ready",
-            hints=TOLD,
-            fix_when_empty=_LARGER,
-        ),
-    ),
-    Filter(
-        heard,
-        Cause(
-            _C.AGENT_SILENT,
-            "the node's agent is not heard",
-            fix="the agent is started again",
-            hints=HEARD,
-            fix_when_empty=_LARGER,
-        ),
-    ),
-    Filter(
-        plugin,
-        Cause(
-            _C.DEVICE_PLUGIN_FOREIGN,
-            "a device plugin of another system hands out the node's devices",
-            fix="remove that plugin from the node, and let the agent hand out shares there",
-            hints=TOLD,
-            fix_when_empty=_LARGER,
-        ),
-    ),
-    Filter(
-        cordon,
-        Cause(
-            _C.NODE_CORDONED,
-            "node is cordoned",
-            fix="apportion uncordon {node}",
-            hints=UNCORDONED,
-            fix_when_empty=_LARGER,
-        ),
-    ),
-    Filter(
-        unschedulable,
-        Cause(
-            _C.NODE_UNSCHEDULABLE,
-            "node is cordoned in Kubernetes",
-            fix="kubectl uncordon {node}",
-            hints=TOLD,
-            fix_when_empty=_LARGER,
-        ),
-    ),
-    Filter(
-        taints,
-        Cause(
-            _C.TAINT_NOT_TOLERATED,
-            "node has a taint that the pod does not tolerate",
-            fix="a toleration on the pod, or the taint taken off the node",
-            hints=TOLD,
-            unit=Unit.TAINTS,
-        ),
-    ),
-    Filter(
-        labels,
-        Cause(
-            _C.NODE_LABELS_MISMATCH,
-            "node labels do not match the pod's selector or affinity",
-            fix="a node with these labels, or another selector",
-            hints=TOLD,
-            kind=Kind.LASTING,
-        ),
-    ),
-)
+FACTS: tuple[Cause[NodeCheck], ...] = (
+    Cause(_C.NODE_GONE, "node is not in the cluster", "the node joins the cluster", TOLD,
+          check=present),
+    Cause(_C.NODE_NOT_READY, "node is not ready", "the node becomes ready", TOLD,
+          fix_when_empty=LARGER, check=ready),
+    Cause(_C.AGENT_SILENT, "the node's agent is not heard", "the agent is started again", HEARD,
+          fix_when_empty=LARGER, check=heard),
+    Cause(_C.DEVICE_PLUGIN_FOREIGN,
+          "a device plugin of another system hands out the node's devices",
+          "remove that plugin from the node, and let the agent hand out shares there", TOLD,
+          fix_when_empty=LARGER, check=plugin),
+    Cause(_C.NODE_CORDONED, "node is cordoned", "apportion uncordon {node}", UNCORDONED,
+          fix_when_empty=LARGER, check=cordon),
+    Cause(_C.NODE_UNSCHEDULABLE, "node is cordoned in Kubernetes", "kubectl uncordon {node}",
+          TOLD, fix_when_empty=LARGER, check=unschedulable),
+    Cause(_C.TAINT_NOT_TOLERATED, "node has a taint that the pod does not tolerate",
+          "a toleration on the pod, or the taint taken off the node", TOLD, unit=Unit.TAINTS,
+          check=taints),
+    Cause(_C.NODE_LABELS_MISMATCH, "node labels do not match the pod's selector or affinity",
+          "a node with these labels, or another selector", TOLD, kind=Kind.LASTING, check=labels),
+)  # fmt: skip
 """Those whose answer is the same until the node itself is reported differently."""
 
-ROOM: tuple[Filter[NodeCheck], ...] = (
-    Filter(
-        cpu,
-        Cause(
-            _C.CPU_INSUFFICIENT,
-            "not enough CPU on the node",
-            fix="pods end on the node, or a smaller request",
-            hints=HOST,
-            unit=Unit.MILLI_CPU,
-            fix_when_empty="a larger node, or a smaller request",
-        ),
-    ),
-    Filter(
-        host_memory,
-        Cause(
-            _C.HOST_MEMORY_INSUFFICIENT,
-            "not enough host memory on the node",
-            fix="pods end on the node, or a smaller request",
-            hints=HOST,
-            unit=Unit.MIB,
-            fix_when_empty="a larger node, or a smaller request",
-        ),
-    ),
-    Filter(
-        pods,
-        Cause(
-            _C.PODS_EXHAUSTED,
-            "node has no room for another pod",
-            fix="a pod there ends",
-            hints=HOST,
-            unit=Unit.PODS,
-            fix_when_empty=_LARGER,
-        ),
-    ),
-)
+ROOM: tuple[Cause[NodeCheck], ...] = (
+    Cause(_C.CPU_INSUFFICIENT, "not enough CPU on the node",
+          "pods end on the node, or a smaller request", HOST, unit=Unit.MILLI_CPU,
+          fix_when_empty="a larger node, or a smaller request", check=cpu),
+    Cause(_C.HOST_MEMORY_INSUFFICIENT, "not enough host memory on the node",
+          "pods end on the node, or a smaller request", HOST, unit=Unit.MIB,
+          fix_when_empty="a larger node, or a smaller request", check=host_memory),
+    Cause(_C.PODS_EXHAUSTED, "node has no room for another pod", "a pod there ends", HOST,
+          unit=Unit.PODS, fix_when_empty=LARGER, check=pods),
+)  # fmt: skip
 """Those of amounts that a column of the index holds."""
 
-NEEDS: tuple[Filter[NodeCheck], ...] = (
-    Filter(
-        extended,
-        Cause(
-            _C.EXTENDED_RESOURCE_INSUFFICIENT,
-            "not enough of an extended resource on the node",
-            fix="pods end on the node, or a node that offers the resource",
-            hints=HOST,
-            unit=Unit.PIECES,
-            fix_when_empty="a node that offers as much of the resource",
-        ),
-        wanted=lambda shape: shape.node.extended,
-    ),
-    Filter(
-        ports,
-        Cause(
-            _C.HOST_PORT_TAKEN,
-            "a pod there has the same host port",
-            fix="that pod ends, or another hostPort",
-            hints=HOST,
-            unit=Unit.PORTS,
-        ),
-        wanted=lambda shape: shape.node.ports,
-    ),
-    Filter(
-        disks,
-        Cause(
-            _C.DISK_IN_USE,
-            "a pod there has the same disk, and not both of them only read it",
-            fix="that pod ends, or both mount it with readOnly",
-            hints=HOST,
-            unit=Unit.DISKS,
-        ),
-        wanted=lambda shape: shape.node.disks,
-    ),
-)
+NEEDS: tuple[Cause[NodeCheck], ...] = (
+    Cause(_C.EXTENDED_RESOURCE_INSUFFICIENT, "not enough of an extended resource on the node",
+          "pods end on the node, or a node that offers the resource", HOST, unit=Unit.PIECES,
+          fix_when_empty="a node that offers as much of the resource", check=extended,
+          wanted=lambda shape: shape.node.extended),
+    Cause(_C.HOST_PORT_TAKEN, "a pod there has the same host port",
+          "that pod ends, or another hostPort", HOST, unit=Unit.PORTS, check=ports,
+          wanted=lambda shape: shape.node.ports),
+    Cause(_C.DISK_IN_USE, "a pod there has the same disk, and not both of them only read it",
+          "that pod ends, or both mount it with readOnly", HOST, unit=Unit.DISKS, check=disks,
+          wanted=lambda shape: shape.node.disks),
+)  # fmt: skip
 """Those of what few pods want, which no column of the index holds."""
 
 FACT_FILTERS = pairs(FACTS)
