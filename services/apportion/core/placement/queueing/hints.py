@@ -25,33 +25,12 @@ from apportion.core.placement.feasibility.descriptors import (
 )
 from apportion.core.placement.index.packed import Int64
 from apportion_schemas import (
-    AllocationFailed,
-    BindFailed,
-    BudgetGone,
-    BudgetObserved,
     ConfigurationChanged,
-    DeviceCordoned,
-    DifferenceFound,
-    FormatEnabled,
-    LedgerRebuilt,
-    NodeCordoned,
-    NodeSilent,
-    PodBound,
-    PodEvicted,
-    PodGroupGone,
     PodGroupObserved,
-    PodRejected,
     QueueObserved,
     QuotaGone,
     QuotaObserved,
     RefusalCode,
-    ReportRefused,
-    ResizeAsked,
-    ResizeRefused,
-    RevisionSetAside,
-    ShareBreached,
-    SharesAllocated,
-    UsageRecorded,
 )
 
 LIMITS_SET: Final = frozenset((QueueObserved, QuotaObserved, QuotaGone, ConfigurationChanged))
@@ -65,32 +44,6 @@ OF_GANGS: Final = (*COMPLETED, *ORDERED)
 """Whatever a gang was refused for: it may lack fewer pods, have others, or take other places."""
 UNDECLARED: Final = (Hint(PodGroupObserved, GANG),)
 """What helps a gang of which nobody knows what it needs; it is refused by silence."""
-HELPS_NOBODY: Final = frozenset(
-    (
-        AllocationFailed,  # what failed still holds its shares, until its placement is voided
-        BindFailed,
-        BudgetGone,
-        BudgetObserved,  # budgets choose whom to spare, and forbid nothing
-        DeviceCordoned,
-        DifferenceFound,
-        LedgerRebuilt,
-        FormatEnabled,
-        RevisionSetAside,
-        NodeCordoned,
-        NodeSilent,
-        PodBound,
-        PodEvicted,  # it holds its place until it is gone
-        ResizeAsked,
-        ResizeRefused,
-        PodGroupGone,  # its pods hold together as they did
-        PodRejected,
-        ReportRefused,
-        ShareBreached,
-        SharesAllocated,
-        UsageRecorded,
-    )
-)
-"""Events that make no refusal pass."""
 
 
 def _by_event() -> dict[type, tuple[int, ...]]:
