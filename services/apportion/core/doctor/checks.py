@@ -1,52 +1,655 @@
-"""The table of all checks, and what becomes of gathered facts by it."""
+"""The checks of the doctor, each with what it found in words, and the table of them all.
 
-from collections.abc import Callable
-from typing import NamedTuple
+Those of the ledger look at its server, its stream, its clocks and what a restart needs of it;
+the others at what folds the ledger, at nodes and their agents, and at the Kubernetes cluster as the
+person who asks sees it.
+"""
 
-from apportion.core.answers.doctor import CheckAnswer
-from apportion.core.doctor import of_cluster, of_ledger
-from apportion.core.doctor.facts import Facts
-from apportion.core.doctor.found import Found
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from apportion.core.answers.doctor import CheckAnswer, CheckState
+from apportion.core.answers.reads import Part, joined
+from apportion.core.doctor.facts import (
+    ArchiveFacts,
+    ClusterFacts,
+    Facts,
+    KubeFacts,
+    LedgerFacts,
+    PriceFacts,
+    SchedulerFacts,
+    WaitingFacts,
+)
+from apportion.core.explain.health import FREEZES, found_silent, moving
+from apportion.core.explain.text.event_text import LISTED, listed
+from apportion.core.explain.text.words import device_words, many, nodes
+
+Words = str | tuple[str | Part, ...]
+"""What was found: a sentence, or its parts where it names nodes."""
+SKEW_SOON_S: Final = 2.0
+SKEW_BROKEN_S: Final = 30.0
+"""Clocks order nothing in the ledger, but times are what people read, and leases hang on them."""
+DISK_SOON: Final = 0.8
+DISK_BROKEN: Final = 0.95
+LONG_EVENTS: Final = 100_000
+"""So many events without a snapshot make every restart a matter of seconds."""
+REPLICAS: Final = 3
+ARCHIVE_AGE_SOON_S: Final = 8 * 86_400.0
+RECEIPT_AGE_SOON_S: Final = 25 * 3_600.0
+"""Hourly, or at least daily."""
+FOLD_BEHIND_SOON: Final = 1_000
+FEW: Final = 2
+"""So many names beside the first are read in a sentence; more of them are counted."""
+MUTE: Final = "the ledger's server does not answer"
+"""Why nothing is known of what is told over it."""
+CURE: Final = (
+    "look at the agent's log on that node; what nobody can explain may be the work of somebody who "
+    "has taken the node over"
+)
+CURES: Final[dict[str, str]] = {
+    "device-of-another-node": "start the agent of the node that had the card, or delete that node",
+    "flapping": "`apportion history NODE` tells which card fails and recovers: cordon it",
+    "implausible-device": "a model that is new goes into the device catalogue; another card lies",
+    "implausible-time": "set the clock of that node",
+    "unknown-format": "upgrade the intakes, which come before the agents",
+}
+"""What to do about a report that an intake refuses, by its cause."""
+LET_IN: Final = "ask with the token of somebody who may read the doctor, or everything"
+OLDEST_DRIVER: Final = 450
+"""The first branch of NVIDIA's driver that knows MIG."""
+OLDEST: Final = (1, 20)
+"""The oldest API server that the nightly tests run on."""
+
+
+class Found(NamedTuple):
+    """The outcome of one check."""
+
+    state: CheckState
+    parts: tuple[str | Part, ...]
+    fix: str = ""
+
+    @property
+    def words(self) -> str:
+        """What was found, in a sentence."""
+        return joined(self.parts)
+
+
+def ok(words: str) -> Found:
+    """Nothing to do about it."""
+    return Found("ok", (words,))
+
+
+def soon(words: Words, fix: str) -> Found:
+    """Nothing fails today, and it should not stay so."""
+    return Found("soon", (words,) if isinstance(words, str) else words, fix)
+
+
+def unknown(words: str) -> Found:
+    """It cannot be looked at as long as another check is broken, which says what to do."""
+    return Found("unknown", (f"not known: {words}",))
+
+
+def broken(words: Words, fix: str) -> Found:
+    """Something fails now, or data may be lost."""
+    return Found("broken", (words,) if isinstance(words, str) else words, fix)
+
+
+def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
+    """As `counted`, of nodes with a note behind each."""
+    parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
+    for at, (name, note) in enumerate(nodes[:LISTED]):
+        parts += [", " if at else "", Part(name=name), note]
+    parts.append(f" and {len(nodes) - LISTED:,} more" if len(nodes) > LISTED else "")
+    return tuple(part for part in parts if part)
+
+
+def counted(names: Sequence[str], what: str) -> str:
+    """As in `2 nodes: a, b`, with the first few names."""
+    return f"{len(names):,} {what}{'' if len(names) == 1 else 's'}: {listed(list(names))}"
+
+
+def age(seconds: float) -> str:
+    """A span of time to one unit, as in `3 min` or `2 days`."""
+    for size, unit in ((86_400, "day"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' if unit == 'day' and count != 1 else ''}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def size(count: int) -> str:
+    """Bytes in the largest unit of which there is one."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << power:
+            return f"{count / (1 << power):,.1f} {unit}"
+    return f"{count} B"
+
+
+def reachable(facts: Facts) -> Found | None:
+    """Whether the ledger answers at all."""
+    if facts.ledger_problem:
+        fix = (
+            "where no nats-server runs, start it, or tell where it is: --nats URL or "
+            "APPORTION_NATS_URL; one that runs and does not answer is stopped, or has no processor "
+            "or disk: look at its process and its log"
+        )
+        return broken(facts.ledger_problem, fix)
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    first, last = ledger.first_revision, ledger.last_revision
+    return ok(f"answers, as {ledger.user}; revisions {first:,} to {last:,}")
+
+
+def server(ledger: LedgerFacts) -> Found | None:
+    """The version of nats-server; connecting has refused one that is too old."""
+    return ok(f"nats-server {ledger.server}; {ledger.oldest} is needed")
+
+
+def durability(ledger: LedgerFacts) -> Found | None:
+    """Whether what is acknowledged is on the disk (`sync_interval: always`)."""
+    if ledger.sync_always is None:
+        return soon(
+            "nobody can see from here whether the server syncs each write before it answers",
+            "give --monitor URL of its monitoring port, and set `jetstream { sync_interval: always "
+            "}` as the nats.conf that comes with Apportion does",
+        )
+    if not ledger.sync_always:
+        return broken(
+            "the server answers before a write is on the disk: a power cut loses up to two "
+            "minutes of the ledger",
+            "set `jetstream { sync_interval: always }` in its configuration and restart it",
+        )
+    return ok("every write is on the disk before it is acknowledged (sync_interval: always)")
+
+
+def replicas(ledger: LedgerFacts) -> Found | None:
+    """How many servers hold the stream, and whether each holds all of it."""
+    if ledger.lagging:
+        return broken(
+            f"{counted(ledger.lagging, 'server')} of {ledger.replicas} not in step with the leader",
+            "look at the log and the disk of that server",
+        )
+    if ledger.replicas < REPLICAS:
+        return soon(
+            f"{ledger.replicas} server holds the ledger: it is as safe as that disk",
+            "in production run three servers, and `apportion ledger create --replicas 3`",
+        )
+    return ok(f"{ledger.replicas} servers hold the ledger, all in step")
+
+
+def stream(ledger: LedgerFacts) -> Found | None:
+    """Whether the stream has the settings that the ledger's promises rest on."""
+    if ledger.drifted:
+        return broken("; ".join(ledger.drifted), "`apportion ledger check` names each setting")
+    if ledger.lost_records:
+        return broken(
+            f"{ledger.lost_records:,} events are gone from the middle of the ledger",
+            "`apportion verify` names the first; keep a copy of the server's store",
+        )
+    return ok("the stream's settings are as Apportion makes them")
+
+
+def disk(facts: Facts) -> Found | None:
+    """How full the stream and the disk of its server are."""
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    takes = f"the ledger takes {size(ledger.size_bytes)}"
+    parts = [
+        (ledger.size_bytes, ledger.max_bytes, "; it may take {most} ({part:.0%})"),
+        (
+            ledger.store_bytes,
+            ledger.store_max_bytes,
+            "; with all that is there {used} of {most} of its server's disk are used ({part:.0%})",
+        ),
+    ]
+    limited = [part for part in parts if part[1] > 0]
+    full = facts.frozen == "ledger-full"
+    if not limited and not full:
+        return ok(f"{takes}; no limit is seen from here")
+    used, most, said = max(limited, key=lambda part: part[0] / part[1], default=(0, 1, ""))
+    words = takes + said.format(used=size(used), most=size(most), part=used / most)
+    words += "; it takes no more" if full else ""
+    fix = (
+        "archive and trim it: `apportion ledger archive FILE`, `apportion ledger trim`; or give it "
+        "more: `apportion ledger resize`, and max_file_store of the server"
+    )
+    if used / most >= DISK_BROKEN or full:
+        return broken(words, fix)
+    return soon(words, fix) if used / most >= DISK_SOON else ok(words)
+
+
+def clocks(ledger: LedgerFacts) -> Found | None:
+    """Whether clocks agree with that of the ledger's server."""
+    if not ledger.skews:
+        return None
+    worst = max(ledger.skews, key=lambda skew: abs(skew.seconds))
+    seconds = abs(worst.seconds)
+    if seconds < SKEW_SOON_S:
+        return ok(f"{len(ledger.skews)} clocks agree with the server's within {SKEW_SOON_S:g} s")
+    side = "before" if worst.seconds > 0 else "behind"
+    words = f"the clock of {worst.who} is {age(seconds)} {side} that of the ledger's server"
+    fix = "let NTP set the clocks (chrony, systemd-timesyncd)"
+    return broken(words, fix) if seconds >= SKEW_BROKEN_S else soon(words, fix)
+
+
+def permissions(ledger: LedgerFacts) -> Found | None:
+    """Whether the user may do what its role does."""
+    if ledger.missing is None:
+        return None
+    if ledger.missing:
+        return broken(
+            f"{ledger.user} may not use {counted(ledger.missing, 'subject')}",
+            "take over the role's permissions from the nats.conf of this version",
+        )
+    return ok(f"{ledger.user} may do all that its role does")
+
+
+def snapshots(ledger: LedgerFacts) -> Found | None:
+    """Whether a restart folds a tail, or the whole ledger."""
+    behind = ledger.last_revision - max(ledger.snapshot_revision, ledger.first_revision - 1)
+    if not ledger.snapshot_revision and ledger.first_revision > 1:
+        return broken(
+            "the ledger's beginning was dropped and there is no snapshot: nothing can start",
+            "put the beginning back from an archive; see recovery",
+        )
+    if ledger.snapshots_doubtful:
+        return broken(
+            f"{ledger.snapshots_doubtful} snapshots are attested by no intake, and not used",
+            "look at the /readyz and the log of the intakes: either none runs, or a snapshot is "
+            "forged; then replace the schedulers' key and delete it",
+        )
+    if behind > LONG_EVENTS:
+        return soon(
+            f"{behind:,} events since the newest snapshot: each restart folds them",
+            "run a scheduler with --snapshot-every, and look at its log",
+        )
+    if not ledger.snapshot_revision:
+        return ok(f"none yet: the ledger has {behind:,} events")
+    since = age(ledger.snapshot_age_s)
+    return ok(f"the newest is {since} old, {behind:,} events behind the end")
+
+
+def archives(found: ArchiveFacts) -> Found | None:
+    """Whether there is a copy of the ledger, and how old it is."""
+    fix = "`apportion ledger archive FILE` every day, kept elsewhere"
+    if not found.archives:
+        return soon(f"no archive (*.jsonl) in {found.folder}", fix)
+    words = f"{found.archives} in {found.folder}, the newest {age(found.newest_age_s)} old"
+    return soon(words, fix) if found.newest_age_s > ARCHIVE_AGE_SOON_S else ok(words)
+
+
+def receipts(facts: Facts) -> Found | None:
+    """Whether somebody signs what the ledger holds, and how long ago that was."""
+    found = facts.receipts
+    if found is None:
+        return None
+    fix = "`apportion receipt write` every hour, by somebody who does not run the ledger"
+    if not found.last:
+        return soon(f"no receipt in {found.folder}", fix)
+    newest = facts.ledger.last_revision if facts.ledger else 0
+    behind = f", and {newest - found.last:,} events since" if newest > found.last else ""
+    words = f"signed up to revision {found.last:,}, {age(found.newest_age_s)} ago{behind}"
+    return soon(words, fix) if behind and found.newest_age_s > RECEIPT_AGE_SOON_S else ok(words)
+
+
+def gateway(facts: Facts) -> Found | None:
+    """Whether the gateway answers this verb at all."""
+    if facts.not_let_in:
+        return soon(f"answers, and not this: {facts.gateway_problem}", LET_IN)
+    if facts.gateway_problem:
+        fix = "start one, or tell where it is: --gateway URL or APPORTION_GATEWAY"
+        return broken(facts.gateway_problem, fix)
+    return None if facts.fold is None or facts.fold.unready else ok("answers")
+
+
+def folds(facts: Facts) -> Found | None:
+    """Whether the gateway's fold is up to the end of the ledger."""
+    fold = facts.fold
+    if fold is None:
+        return None
+    if facts.ledger_problem:
+        return unknown(f"{MUTE}; the gateway has folded up to revision {fold.revision:,}")
+    if fold.unready:
+        return broken(f"the gateway is not ready: {fold.unready}", "wait, or look at its log")
+    behind = fold.last_revision - fold.revision
+    if behind > FOLD_BEHIND_SOON:
+        return soon(
+            f"the gateway is {behind:,} events behind the ledger",
+            "ask again; if it stays so, give it more processor",
+        )
+    return ok(f"the gateway is at revision {fold.revision:,}, the end of the ledger")
+
+
+def placements(frozen: str) -> Found:
+    """Whether anything prevents that pods are placed and started."""
+    if not frozen:
+        return ok("nothing prevents that pods are placed")
+    why, fix = FREEZES.get(frozen, (frozen, "look at the logs of the schedulers"))
+    return broken(f"no pod is placed or started: {why}", fix)
+
+
+def never_fitting(found: WaitingFacts) -> Found | None:
+    """Whether pods wait that no node, queue or quota of this cluster could ever hold."""
+    if not found.never:
+        return ok(f"every pod that waits could fit ({many(found.waiting, 'pod')})")
+    return soon(
+        f"{many(len(found.never), 'pod')} can never fit: {listed(list(found.never))}",
+        f"`apportion why {found.never[0]}` names what every node lacks, or the limit; change what "
+        "the pod requests, add such a node, or delete the pod",
+    )
+
+
+def starving(found: WaitingFacts) -> Found | None:
+    """Whether gangs wait for long while others are placed, or for pods that do not come."""
+    if not found.starving:
+        return ok("no gang waits for long")
+    first = found.starving[0]
+    names = listed([gang.group for gang in found.starving])
+    words = f"starving: {names}; {first.group} has waited {age(first.waits_s)} "
+    if not first.needed:
+        words, fix = words + "for its PodGroup", "create the PodGroup, or delete the pods"
+    elif first.present < first.needed:
+        words += f"with {first.present:,} of {first.needed:,} pods"
+        fix = "create the pods that are missing, lower minAvailable, or delete the gang"
+    else:
+        words += f"for {first.needed:,} places together"
+        words += f", and {many(first.overtaken, 'later pod')} got placed" if first.overtaken else ""
+        fix = (
+            f"`apportion why {first.pod}` names the nearest nodes; cordon them until they are "
+            "free, or give the gang a higher priority"
+        )
+    return soon(words, fix)
+
+
+def schedulers(found: SchedulerFacts) -> Found | None:
+    """Whether somebody decides, and each under a name of its own."""
+    if not found.members:
+        return broken("no scheduler is heard: nothing is placed", "start `apportion scheduler`")
+    names = Counter(member.rpartition("/")[0] for member in found.members)
+    twice = sorted(name for name, count in names.items() if count > 1)
+    if twice:
+        return soon(
+            f"{counted(twice, 'name')} of more than one scheduler: decisions do not tell whose "
+            "they are",
+            "give each a --name of its own",
+        )
+    return ok(counted(sorted(names), "scheduler"))
+
+
+def agents(cluster: ClusterFacts) -> Found | None:
+    """Whether the agent of every node is heard."""
+    if not cluster.silent:
+        return ok(f"no agent is silent ({nodes(cluster.nodes)})")
+    first = min(cluster.silent, key=lambda each: each.time)
+    whose = f"the first was {first.node}, " if len(cluster.silent) > 1 else ""
+    since = whose + found_silent(first.time)
+    pods = sum(each.pods for each in cluster.silent)
+    silent = counted_nodes([(each.node, "") for each in cluster.silent], "agent")
+    held = [each.node for each in cluster.silent if each.pods]
+    fix = _bring_back(cluster)
+    # Where more nodes are silent than are heard, so many pods have nowhere to be moved to, and what
+    # is wrong is rather with what the agents have in common.
+    mostly_silent = len(cluster.silent) * 2 > cluster.nodes
+    if held and not mostly_silent:
+        fix += f". If it stays away {moving(held[0])}{_and_so(held)}"
+    held_by = f", with {many(pods, 'pod')}" if pods else ""
+    return broken(("not heard: ", *silent, f", {since}{held_by}"), fix)
+
+
+def _bring_back(cluster: ClusterFacts) -> str:
+    """What brings silent agents back, the likeliest first.
+
+    One agent simulates many nodes, and `simulate lose` loses them one by one: where none of them is
+    heard, it is rather the agent that has ended or is stopped. Beside silent agents of real nodes
+    nobody knows.
+    """
+    start = (
+        "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
+        "status` on the node); the node takes pods by itself once it is heard"
+    )
+    if not cluster.simulated:
+        return start
+    back = f"`apportion simulate return {cluster.simulated[0]}`{_and_so(cluster.simulated)}"
+    if len(cluster.simulated) < max(cluster.simulated_nodes, len(cluster.silent)):
+        return f"{back}, if `simulate lose` lost it; else {start}"
+    return (
+        "look at the process of the agent that simulates, and at its log (logs/agent.log in the "
+        "folder of `apportion up`): let it go on if it is stopped, else start it again; its nodes "
+        f"take pods by themselves once it is heard. Where `simulate lose` was the cause: {back}"
+    )
+
+
+def _and_so(names: Sequence[str]) -> str:
+    """That the same is for all but the first of these, with their names where they are few."""
+    rest = list(names[1:])
+    if len(rest) > FEW:
+        return f", and so for the other {len(rest):,}"
+    return f", and so for {listed(rest)}" if rest else ""
+
+
+def reports(cluster: ClusterFacts) -> Found | None:
+    """Whether what agents say is taken."""
+    if not cluster.refused:
+        return ok("no report of an agent is refused")
+    said = counted_nodes([(name, f" ({why})") for name, why in cluster.refused], "node")
+    node, cause = cluster.refused[0]
+    cure = CURES.get(cause, CURE).replace("NODE", node)
+    return soon(
+        ("refused what the agents say of ", *said),
+        f"`apportion get nodes` shows why; {cure}. An agent reports again within a minute",
+    )
+
+
+def devices(cluster: ClusterFacts) -> Found | None:
+    """Whether devices have failed, and pods are on them."""
+    if not cluster.failed:
+        return ok(f"no device has failed ({cluster.devices:,} devices)")
+    count = sum(failed.devices for failed in cluster.failed)
+    pods = sum(failed.pods for failed in cluster.failed)
+    where = counted_nodes([(failed.node, "") for failed in cluster.failed], "node")
+    words = (f"{count:,} of {cluster.devices:,} devices failed, on ", *where)
+    node = next((failed.node for failed in cluster.failed if failed.pods), cluster.failed[0].node)
+    rest = [failed.node for failed in cluster.failed if failed.node != node]
+    others = f", and so for {listed(rest)}" if rest else ""
+    shows = f"`apportion get devices --node {node}` shows which, and why"
+    if not pods:
+        # What else keeps failed devices off offer, once they are well.
+        shut = [device_words(target) for failed in cluster.failed for target in failed.cordoned]
+        more = f", and so for {listed(shut[1:])}" if shut[1:] else ""
+        opens = (
+            f", but for what is cordoned, which `apportion uncordon {shut[0]}` opens again{more}"
+            if shut
+            else ""
+        )
+        return soon(
+            (*words, "; no pod is on them"),
+            f"{shows}{others}; repair them: they take pods by themselves then{opens}",
+        )
+    held = [device_words(device) for failed in cluster.failed for device in failed.held]
+    more = f", and so for {listed(held[1:])}" if held[1:] else ""
+    return broken(
+        (*words, f"; {pods:,} pod{' is' if pods == 1 else 's are'} on them"),
+        f"{shows}{others}; `apportion who {held[0]}` tells whose pods, `apportion drain {held[0]} "
+        f"--reason WHY` moves them{more}",
+    )
+
+
+def cordons(cluster: ClusterFacts) -> Found | None:
+    """What people keep off offer, who and why: nothing is wrong with that, but it is forgotten."""
+    if not cluster.cordoned:
+        return ok("no node or device is cordoned")
+    said = [f"{device_words(each.target)}: {each.words}" for each in cluster.cordoned]
+    more = len(said) - LISTED
+    rest = [f"and {more:,} more, which `apportion get nodes` and `get devices` show"]
+    return ok("cordoned: " + ";\n".join([*said[:LISTED], *(rest if more > 0 else ())]))
+
+
+def nodes_without_agent(cluster: ClusterFacts) -> Found | None:
+    """Whether nodes have devices that nobody reports."""
+    if not cluster.without_agent:
+        return ok("every node with devices is reported by an agent")
+    return soon(
+        (
+            *counted_nodes([(name, "") for name in cluster.without_agent], "node"),
+            " with devices that no agent reports",
+        ),
+        "let the agent's DaemonSet run there: its node selector and tolerations",
+    )
+
+
+def agents_without_node(cluster: ClusterFacts) -> Found | None:
+    """Whether agents report nodes that the cluster does not have."""
+    if not cluster.without_node:
+        return ok("every agent is on a node of the cluster")
+    return soon(
+        f"{counted(cluster.without_node, 'agent')} on no node of the cluster",
+        "give the agent the --node that `kubectl get nodes` shows",
+    )
+
+
+def drivers(cluster: ClusterFacts) -> Found | None:
+    """Whether drivers are recent, and alike."""
+    if not cluster.drivers:
+        return None
+    old = [
+        f"{version} on {', '.join(there[:2])}"
+        for version, there in cluster.drivers.items()
+        if _branch(version) and _branch(version) < OLDEST_DRIVER
+    ]
+    if old:
+        return soon(
+            f"{counted(old, 'driver')} before {OLDEST_DRIVER}, which does not know MIG",
+            f"install a driver of branch {OLDEST_DRIVER} or newer",
+        )
+    versions = [f"{version} ({len(there)})" for version, there in cluster.drivers.items()]
+    if len({_branch(version) for version in cluster.drivers}) > 1:
+        return soon(
+            f"nodes have {counted(versions, 'driver')}",
+            "containers of one image may run here and not there: bring all to one branch",
+        )
+    return ok(counted(versions, "driver"))
+
+
+def refused_events(cluster: ClusterFacts) -> Found | None:
+    """Whether the ledger holds events that no reader applies, but for what came late."""
+    if not cluster.last_refusal:
+        late = f", but for {many(cluster.late_events, 'word')} that came while the pod ended"
+        return ok("every event of the ledger is applied" + (late if cluster.late_events else ""))
+    return soon(
+        f"{many(cluster.refused_events - cluster.late_events, 'event')} that no reader applies; "
+        f"the last is at {cluster.last_refusal}",
+        "`apportion verify` names them; one that goes on comes from a writer that is broken",
+    )
+
+
+def prices(found: PriceFacts) -> Found | None:
+    """Whether the price file that the gateway was given has a price for every model."""
+    if not found.problem:
+        return ok(f"{found.file} has a price for every model of the fleet")
+    return broken(
+        f"no report of the cost can be made from {found.file}: {found.problem}",
+        "mend that file; the next report reads it anew",
+    )
+
+
+def _branch(version: str) -> int:
+    """The number before the first dot, 0 where there is none."""
+    head = version.partition(".")[0]
+    return int(head) if head.isascii() and head.isdecimal() else 0
+
+
+def api_server(kube: KubeFacts) -> Found | None:
+    """Whether it answers, and is of a version that we work with."""
+    if kube.problem:
+        return broken(kube.problem, "look at the kubeconfig: `kubectl version` must answer")
+    match = re.match(r"v?(\d+)\.(\d+)", kube.version)
+    oldest = ".".join(map(str, OLDEST))
+    if match is None:
+        return soon(
+            f"{kube.url} is of version {kube.version!r}", f"use Kubernetes {oldest} or newer"
+        )
+    if (int(match[1]), int(match[2])) < OLDEST:
+        return broken(
+            f"{kube.url} is of version {kube.version}", f"use Kubernetes {oldest} or newer"
+        )
+    return ok(f"{kube.url} is of version {kube.version}")
+
+
+def rights(kube: KubeFacts) -> Found | None:
+    """Whether the user of the kubeconfig may do what the services do."""
+    if kube.problem:
+        return None
+    if kube.denied:
+        return soon(
+            f"this user may not {counted(kube.denied, 'request')}",
+            "the services need it; apply deploy/kubernetes/rbac, or ask as their accounts: a "
+            "kubeconfig with their token",
+        )
+    return ok("this user may do all that watcher and binder do")
+
+
+def webhook(kube: KubeFacts) -> Found | None:
+    """Whether a webhook that is set up is there to answer."""
+    if kube.problem or kube.webhook is None:
+        return None
+    if not kube.webhook:
+        return ok("no webhook is set up")
+    if kube.webhook == "ready":
+        return ok("the webhook has a certificate and somebody who answers")
+    return broken(
+        f"the webhook is set up, and {kube.webhook}",
+        "start `apportion admission` with its Service, or delete the webhook configuration",
+    )
 
 
 class Check(NamedTuple):
-    """One row: its name, the function that looks at the facts, and where to read on."""
+    """One row: its name, the function that looks, where to read on, and at what it looks.
+
+    `part` is what it needs of the facts, all of them if empty: what was not gathered is not
+    checked. `heard`: of that nothing is known while the ledger's server does not answer.
+    """
 
     id: str
-    examine: Callable[[Facts], Found | None]
+    examine: Callable[[Any], Found | None]
     link: str
+    part: str = ""
+    heard: bool = False
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("ledger", of_ledger.reachable, "guides/operating.md"),
-    Check("server", of_ledger.server, "guides/upgrading.md"),
-    Check("durability", of_ledger.durability, "guides/recovery.md"),
-    Check("replicas", of_ledger.replicas, "guides/recovery.md"),
-    Check("stream", of_ledger.stream, "guides/recovery.md"),
-    Check("disk", of_ledger.disk, "guides/recovery.md"),
-    Check("clocks", of_ledger.clocks, "guides/operating.md"),
-    Check("permissions", of_ledger.permissions, "guides/operating.md"),
-    Check("snapshots", of_ledger.snapshots, "guides/recovery.md"),
-    Check("archives", of_ledger.archives, "guides/recovery.md"),
-    Check("receipts", of_ledger.receipts, "guides/receipts.md"),
-    Check("gateway", of_cluster.gateway, "guides/operating.md"),
-    Check("folds", of_cluster.folds, "guides/operating.md"),
-    Check("placements", of_cluster.placements, "guides/operating.md"),
-    Check("schedulers", of_cluster.schedulers, "guides/scaling.md"),
-    Check("never-fitting", of_cluster.never_fitting, "guides/pods.md"),
-    Check("starving-gangs", of_cluster.starving, "guides/queues.md"),
-    Check("agents", of_cluster.agents, "guides/operating.md"),
-    Check("reports", of_cluster.reports, "guides/nodes.md"),
-    Check("devices", of_cluster.devices, "guides/operating.md"),
-    Check("cordons", of_cluster.cordons, "guides/operating.md"),
-    Check("nodes-without-agent", of_cluster.nodes_without_agent, "guides/nodes.md"),
-    Check("agents-without-node", of_cluster.agents_without_node, "guides/nodes.md"),
-    Check("drivers", of_cluster.drivers, "guides/nodes.md"),
-    Check("refused-events", of_cluster.refused_events, "guides/recovery.md"),
-    Check("prices", of_cluster.prices, "guides/reports.md"),
-    Check("kubernetes", of_cluster.api_server, "guides/kubernetes.md"),
-    Check("rbac", of_cluster.rights, "guides/kubernetes.md"),
-    Check("webhook", of_cluster.webhook, "guides/admission.md"),
+    Check("ledger", reachable, "guides/operating.md"),
+    Check("server", server, "guides/upgrading.md", "ledger"),
+    Check("durability", durability, "guides/recovery.md", "ledger"),
+    Check("replicas", replicas, "guides/recovery.md", "ledger"),
+    Check("stream", stream, "guides/recovery.md", "ledger"),
+    Check("disk", disk, "guides/recovery.md"),
+    Check("clocks", clocks, "guides/operating.md", "ledger"),
+    Check("permissions", permissions, "guides/operating.md", "ledger"),
+    Check("snapshots", snapshots, "guides/recovery.md", "ledger"),
+    Check("archives", archives, "guides/recovery.md", "archives"),
+    Check("receipts", receipts, "guides/receipts.md"),
+    Check("gateway", gateway, "guides/operating.md"),
+    Check("folds", folds, "guides/operating.md"),
+    Check("placements", placements, "guides/operating.md", "frozen", heard=True),
+    Check("schedulers", schedulers, "guides/scaling.md", "schedulers", heard=True),
+    Check("never-fitting", never_fitting, "guides/pods.md", "waiting"),
+    Check("starving-gangs", starving, "guides/queues.md", "waiting"),
+    Check("agents", agents, "guides/operating.md", "cluster", heard=True),
+    Check("reports", reports, "guides/nodes.md", "cluster"),
+    Check("devices", devices, "guides/operating.md", "cluster"),
+    Check("cordons", cordons, "guides/operating.md", "cluster"),
+    Check("nodes-without-agent", nodes_without_agent, "guides/nodes.md", "cluster"),
+    Check("agents-without-node", agents_without_node, "guides/nodes.md", "cluster"),
+    Check("drivers", drivers, "guides/nodes.md", "cluster"),
+    Check("refused-events", refused_events, "guides/recovery.md", "cluster"),
+    Check("prices", prices, "guides/reports.md", "prices"),
+    Check("kubernetes", api_server, "guides/kubernetes.md", "kube"),
+    Check("rbac", rights, "guides/kubernetes.md", "kube"),
+    Check("webhook", webhook, "guides/admission.md", "kube"),
 )
 
 
@@ -54,7 +657,10 @@ def examined(facts: Facts) -> tuple[CheckAnswer, ...]:
     """The outcome of every check whose facts were gathered."""
     answers = []
     for check in CHECKS:
-        found = check.examine(facts)
+        part = getattr(facts, check.part) if check.part else facts
+        if part is None:
+            continue
+        found = unknown(MUTE) if check.heard and facts.ledger_problem else check.examine(part)
         if found is not None:
             answers.append(
                 CheckAnswer(

@@ -1,12 +1,24 @@
-"""What a state says that a doctor wants to know."""
+"""What a state says that a doctor wants to know: of nodes and agents, and of what waits in vain.
+
+Invariant: a pod is called never-fitting only where `why` says so as well.
+"""
 
 from collections.abc import Collection, Iterator
 from typing import Final
 
 from apportion.core.devices.cordons import cordon_words
-from apportion.core.doctor.facts import ClusterFacts, Cordoned, FailedDevices, SilentAgent
+from apportion.core.doctor.facts import (
+    ClusterFacts,
+    Cordoned,
+    FailedDevices,
+    SilentAgent,
+    StarvingGang,
+    WaitingFacts,
+)
+from apportion.core.explain.fleet_context import Explainer
 from apportion.core.explain.health import failure, pods_on
-from apportion.core.ledger.state import DRAINED, NodeState, State
+from apportion.core.ledger.moments import SECOND, micros_of
+from apportion.core.ledger.state import DRAINED, NodeState, Phase, PodState, State
 from apportion.core.workloads.dialects.listing import domains
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import (
@@ -20,6 +32,8 @@ from apportion_schemas import (
 
 WORDS_OF_PLACES: Final = (SharesAllocated, AllocationFailed, ShareBreached, PodBound, BindFailed)
 """What an agent and a binder say of a pod's place, which they do while the pod may end."""
+STARVING_S: Final = 600
+"""A gang that waits longer than this, by the time of its newest pod, is reported."""
 
 
 def came_late(said: Event, revision: int, gone: int) -> bool:
@@ -107,3 +121,67 @@ def _cordoned(node: NodeState) -> Iterator[Cordoned]:
     for each in node.devices:
         if each.cordons:
             yield Cordoned(each.device.id, cordon_words(each.cordons))
+
+
+def waiting_facts(state: State, *, now: str) -> WaitingFacts:
+    """What waits without a chance; `now` is the time as RFC 3339. Costs what waits."""
+    waiting = [
+        pod for pod in state.pods.values() if pod.phase is Phase.PENDING and not pod.submitted.gates
+    ]
+    explainer = Explainer(state)
+    never = []
+    for pod in waiting:
+        if pod.refusal is not None:
+            explained = explainer.explained(pod, pod.refusal, brief=True)
+            if explained.never or explained.limit:
+                never.append(pod)
+    hopeless = {pod.submitted.group for pod in never}
+    gangs = [
+        gang
+        for gang in _waiting_longest(state, waiting, micros_of(now) or 0)
+        if gang.group not in hopeless
+    ]
+    return WaitingFacts(
+        waiting=len(waiting),
+        never=tuple(sorted(pod.full_name for pod in never)),
+        starving=tuple(gangs),
+    )
+
+
+def _waiting_longest(
+    state: State, waiting: list[PodState], now_micros: int
+) -> Iterator[StarvingGang]:
+    """The gangs none of whose newest pods is younger than `STARVING_S`, the oldest first."""
+    gangs: dict[str, list[PodState]] = {}
+    for pod in waiting:
+        if pod.submitted.group:
+            gangs.setdefault(pod.submitted.group, []).append(pod)
+    found = []
+    for name, pods in gangs.items():
+        newest = max(pods, key=lambda pod: pod.submitted_revision)
+        since = micros_of(newest.submitted_time)
+        waits_s = (now_micros - since) / SECOND if since is not None else 0.0
+        group = state.groups[name]
+        placed = sum(pod.placement is not None for pod in group.pods.values())
+        is_started = group.observed is not None and placed >= group.min_available
+        if waits_s > STARVING_S and not is_started:
+            found.append((waits_s, name, pods, newest))
+    for waits_s, name, pods, newest in sorted(found, key=lambda each: (-each[0], each[1])):
+        group = state.groups[name]
+        priority = max(pod.submitted.priority for pod in pods)
+        overtaken = sum(  # by pods of no higher priority that came after its newest
+            each.placement is not None
+            and not each.adopted
+            and each.submitted_revision > newest.submitted_revision
+            and each.submitted.priority <= priority
+            and bool(each.submitted.shape.asks)
+            for each in state.pods.values()
+        )
+        yield StarvingGang(
+            group=name,
+            pod=newest.full_name,
+            waits_s=waits_s,
+            needed=group.min_available if group.observed else 0,
+            present=len(group.pods),
+            overtaken=overtaken,
+        )

@@ -15,9 +15,14 @@ from msgspec import Struct
 
 from apportion.core.answers.doctor import DoctorAnswer
 from apportion.core.doctor.checks import examined
-from apportion.core.doctor.cluster import WORDS_OF_PLACES, came_late, cluster_facts, models_of
+from apportion.core.doctor.cluster import (
+    WORDS_OF_PLACES,
+    came_late,
+    cluster_facts,
+    models_of,
+    waiting_facts,
+)
 from apportion.core.doctor.facts import Facts, FoldFacts, LedgerFacts, PriceFacts, SchedulerFacts
-from apportion.core.doctor.waiting import waiting_facts
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import RefusedEvent, State
 from apportion.core.reports.prices import PriceError, lacking_words

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.core.doctor.waiting import STARVING_S, waiting_facts
+from apportion.core.doctor.cluster import STARVING_S, waiting_facts
 from apportion.core.ledger.moments import SECOND, micros_of, text_of
 from apportion_schemas import PodSubmitted
 from tests.support.fleet import rack

@@ -30,7 +30,7 @@ from apportion.cli.client.ledger import (
 from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_json, warn
 from apportion.cli.usage import FILE, reasoned
-from apportion.core.doctor.found import size
+from apportion.core.doctor.checks import size
 from apportion.core.explain.text.words import many
 from apportion.core.ledger.rules import Rules, legal_version, missing
 from apportion.runtime.jetstream import client as jetstream

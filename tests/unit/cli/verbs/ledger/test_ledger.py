@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.cli.verbs.ledger.ledger import Checked, words_of
-from apportion.core.doctor.found import size
+from apportion.core.doctor.checks import size
 
 
 @pytest.mark.parametrize(("most", "words"), [(-1, "what the disk holds"), (1 << 30, "1.0 GiB")])
