@@ -16,7 +16,7 @@ from apportion_schemas.allocation import (
     ShareBreached,
     SharesAllocated,
 )
-from apportion_schemas.catalogue import CATALOGUE, EventType, subject_of
+from apportion_schemas.catalogue import EventType, subject_of
 from apportion_schemas.cluster import (
     BudgetGone,
     BudgetObserved,
@@ -36,6 +36,7 @@ from apportion_schemas.cluster import (
 )
 from apportion_schemas.configuration import Configuration, ConfigurationChanged
 from apportion_schemas.envelope import (
+    CATALOGUE,
     Event,
     EventError,
     InvalidEvent,

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.placement import Share
 from apportion_schemas.quantities import (
     CONTAINERS_MAX,
@@ -24,6 +25,7 @@ its shares than the ledger. `conflict`: the pod runs with shares that the ledger
 `missed`: another fact of the cluster that no watch told of."""
 
 
+@event("adoption.{node}.{pod}", "watcher", born=3)
 class PodAdopted(Payload, frozen=True):
     """A pod that runs in the cluster without a placement of this ledger: it is held from now on.
 
@@ -42,6 +44,7 @@ class PodAdopted(Payload, frozen=True):
     running: bool = False
 
 
+@event("cluster.difference.{name}", "watcher")
 class DifferenceFound(Payload, frozen=True):
     """A comparison of the whole found that cluster and ledger differ, in what each of them says.
 
@@ -56,6 +59,7 @@ class DifferenceFound(Payload, frozen=True):
     cluster: Text = ""
 
 
+@event("operator.ledger", "operator")
 class LedgerRebuilt(Payload, frozen=True):
     """A lost ledger is written anew from the annotations of bound pods, of which there are `pods`.
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.quantities import Cores, MemoryMib, Name, Natural, Payload, Text
 
 BreachCode = Literal["raised", "zeroed", "removed", "unheld"]
@@ -17,6 +18,7 @@ without its share, or a process of it uses the device and is not in its region.
 """
 
 
+@event("binding.{node}", "binder")
 class PodBound(Payload, frozen=True):
     """The pod is bound to the node of its placement."""
 
@@ -25,6 +27,7 @@ class PodBound(Payload, frozen=True):
     attempt: Natural
 
 
+@event("binding.{node}", "binder")
 class BindFailed(Payload, frozen=True):
     """The binding was refused. `final`: trying again cannot help, the placement must be voided."""
 
@@ -35,6 +38,7 @@ class BindFailed(Payload, frozen=True):
     final: bool
 
 
+@event("allocation.{node}", "agent")
 class SharesAllocated(Payload, frozen=True):
     """The shares of a pod are in its containers; `devices` are the real device ids."""
 
@@ -44,6 +48,7 @@ class SharesAllocated(Payload, frozen=True):
     devices: Annotated[tuple[Name, ...], Meta(max_length=8192)]
 
 
+@event("allocation.{node}", "agent")
 class AllocationFailed(Payload, frozen=True):
     """The node could not hand out the shares of a placement."""
 
@@ -53,6 +58,7 @@ class AllocationFailed(Payload, frozen=True):
     message: Text
 
 
+@event("allocation.{node}", "agent")
 class ShareBreached(Payload, frozen=True):
     """A container is not held to its share of a device, or was not until its agent restored it.
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.quantities import (
     COUNT_MAX,
     CpuMilli,
@@ -53,6 +54,7 @@ class Neighbour(Payload, frozen=True):
     terminating: bool = False
 
 
+@event("cluster.node.{node}", "watcher", born=4)
 class NodeObserved(Payload, frozen=True):
     """A node of the cluster; amounts are `status.allocatable` less what other schedulers placed.
 
@@ -81,12 +83,14 @@ class NodeObserved(Payload, frozen=True):
     volume_limits: dict[Key, Natural] = {}
 
 
+@event("cluster.node.{node}", "watcher")
 class NodeGone(Payload, frozen=True):
     """A node left the cluster."""
 
     node: Name
 
 
+@event("cluster.group.{group}", "watcher")
 class PodGroupObserved(Payload, frozen=True):
     """A gang: `min_available` of its pods are placed at once or none is (Volcano's `minMember`)."""
 
@@ -97,12 +101,14 @@ class PodGroupObserved(Payload, frozen=True):
     priority: Priority = 0
 
 
+@event("cluster.group.{group}", "watcher")
 class PodGroupGone(Payload, frozen=True):
     """A gang's declaration left the cluster; where it has no pods it is forgotten."""
 
     group: Name
 
 
+@event("cluster.queue.{queue}", "watcher")
 class QueueObserved(Payload, frozen=True):
     """A Volcano queue: its weight and the most it may hold of each resource.
 
@@ -118,6 +124,7 @@ class QueueObserved(Payload, frozen=True):
     cards: dict[Key, Natural] = {}
 
 
+@event("cluster.quota.{namespace}.{quota}", "watcher")
 class QuotaObserved(Payload, frozen=True):
     """A `ResourceQuota`, as far as it may bound devices.
 
@@ -133,6 +140,7 @@ class QuotaObserved(Payload, frozen=True):
     version: Natural = 0
 
 
+@event("cluster.quota.{namespace}.{quota}", "watcher")
 class QuotaGone(Payload, frozen=True):
     """A quota left the cluster, or bounds no extended resource any more."""
 
@@ -140,6 +148,7 @@ class QuotaGone(Payload, frozen=True):
     quota: Name
 
 
+@event("cluster.budget.{namespace}.{budget}", "watcher")
 class BudgetObserved(Payload, frozen=True):
     """A `PodDisruptionBudget`: how many of the pods that it selects may be evicted now.
 
@@ -154,6 +163,7 @@ class BudgetObserved(Payload, frozen=True):
     version: Natural = 0
 
 
+@event("cluster.budget.{namespace}.{budget}", "watcher")
 class BudgetGone(Payload, frozen=True):
     """A disruption budget left the cluster."""
 
@@ -169,6 +179,7 @@ VolumeClaimState = Literal[
 and is not there yet. `missing`: there is no such claim."""
 
 
+@event("cluster.volume-claim.{namespace}.{claim}", "watcher")
 class VolumeClaimObserved(Payload, frozen=True):
     """A PersistentVolumeClaim that a pod mounts, with its volume or those it may get.
 
@@ -187,6 +198,7 @@ class VolumeClaimObserved(Payload, frozen=True):
     driver: Text = ""
 
 
+@event("cluster.volume-claim.{namespace}.{claim}", "watcher")
 class VolumeClaimGone(Payload, frozen=True):
     """No pod mounts the claim any more."""
 
@@ -194,6 +206,7 @@ class VolumeClaimGone(Payload, frozen=True):
     claim: Name
 
 
+@event("cluster.namespace.{namespace}", "watcher")
 class NamespaceObserved(Payload, frozen=True):
     """The labels of a namespace, without its name among them. `version` is as of a quota."""
 
@@ -202,6 +215,7 @@ class NamespaceObserved(Payload, frozen=True):
     version: Natural = 0
 
 
+@event("cluster.namespace.{namespace}", "watcher")
 class NamespaceGone(Payload, frozen=True):
     """A namespace left the cluster, or has no label of its own any more."""
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.operations import NodeWeights, Policy
 from apportion_schemas.quantities import (
     COUNT_MAX,
@@ -125,6 +126,7 @@ class Configuration(Payload, frozen=True, rename="camel"):
     extended_scheduler_names: Annotated[tuple[Name, ...], Meta(max_length=SCHEDULERS_MAX)] = ()
 
 
+@event("operator.configuration", "operator")
 class ConfigurationChanged(Payload, frozen=True):
     """From this revision on, every service obeys this document, and nothing of an earlier one."""
 

@@ -21,8 +21,29 @@ from typing import Annotated, Any, Final, Literal, NoReturn
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from apportion_schemas.catalogue import BY_PAYLOAD, BY_TYPE, TYPE_PREFIX, EventType, subject_of
-from apportion_schemas.formats import BORN, Version
+from apportion_schemas import (
+    agreement,
+    allocation,
+    cluster,
+    configuration,
+    formats,
+    inventory,
+    operations,
+    placement,
+    presence,
+    pricing,
+    usage,
+    workload,
+)
+from apportion_schemas.catalogue import (
+    BORN,
+    BY_PAYLOAD,
+    BY_TYPE,
+    TYPE_PREFIX,
+    EventType,
+    subject_of,
+)
+from apportion_schemas.formats import Version
 from apportion_schemas.quantities import Name, Natural, Payload
 
 EVENT_BYTES_MAX = 1 << 20  # the stream's max_msg_size
@@ -91,6 +112,16 @@ class _Head(Struct):
     schemaversion: Version
 
 
+CATALOGUE: Final = tuple(
+    row
+    for module in (
+        inventory, allocation, presence, workload, agreement, cluster, placement, pricing,
+        operations, usage, configuration, formats,
+    )
+    for row in BY_PAYLOAD.values()
+    if row.payload.__module__ == module.__name__
+)  # fmt: skip
+"""All events, in the order in which people read of them."""
 _decode_wire = msgspec.json.Decoder(_Wire).decode
 _decode_head = msgspec.json.Decoder(_Head).decode
 _DECODERS = {row.type: msgspec.json.Decoder(row.payload).decode for row in BY_TYPE.values()}

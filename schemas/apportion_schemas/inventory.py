@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.quantities import (
     COUNT_MAX,
     Cores,
@@ -74,6 +75,7 @@ class Host(Payload, frozen=True):
     labels: Labels = {}
 
 
+@event("inventory.{node}", "agent", born=2)
 class NodeReported(Payload, frozen=True):
     """The whole inventory of a node, on the agent's start and on every change."""
 
@@ -84,6 +86,7 @@ class NodeReported(Payload, frozen=True):
     simulated: bool = False
 
 
+@event("inventory.{node}", "agent")
 class DeviceHealthChanged(Payload, frozen=True):
     """One device of a node became healthy or unhealthy."""
 

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.quantities import (
     MEMORY_MIB_MAX,
     NAME_MAX,
@@ -53,6 +54,7 @@ POLICIES: Final[dict[Policy, PolicyText]] = {
 """What each policy means to people: command line, API, console and documentation read it here."""
 
 
+@event("operator.device.{device}", "operator")
 class DeviceCordoned(Payload, frozen=True):
     """Nothing new goes onto this device; what runs there stays."""
 
@@ -61,6 +63,7 @@ class DeviceCordoned(Payload, frozen=True):
     reason: Reason
 
 
+@event("operator.device.{device}", "operator")
 class DeviceUncordoned(Payload, frozen=True):
     """The device is on offer again, whoever had taken it off."""
 
@@ -69,6 +72,7 @@ class DeviceUncordoned(Payload, frozen=True):
     reason: Text = ""
 
 
+@event("operator.node.{node}", "operator")
 class NodeCordoned(Payload, frozen=True):
     """Nothing new goes onto this node; what runs there stays."""
 
@@ -77,6 +81,7 @@ class NodeCordoned(Payload, frozen=True):
     reason: Reason
 
 
+@event("operator.node.{node}", "operator")
 class NodeUncordoned(Payload, frozen=True):
     """The node is on offer again, whoever had taken it off."""
 
@@ -85,6 +90,7 @@ class NodeUncordoned(Payload, frozen=True):
     reason: Text = ""
 
 
+@event("operator.device.{device}", "operator")
 class DeviceCordonLifted(Payload, frozen=True):
     """One person's reason against the device, that of `of`, stands no more; others' do."""
 
@@ -94,6 +100,7 @@ class DeviceCordonLifted(Payload, frozen=True):
     reason: Text = ""
 
 
+@event("operator.node.{node}", "operator")
 class NodeCordonLifted(Payload, frozen=True):
     """One person's reason against the node, that of `of`, stands no more; others' do."""
 
@@ -103,6 +110,7 @@ class NodeCordonLifted(Payload, frozen=True):
     reason: Text = ""
 
 
+@event("operator.resize.{pod}", "operator")
 class ResizeAsked(Payload, frozen=True):
     """A pod that runs is to have more or less of its devices; the scheduler answers.
 
@@ -130,6 +138,7 @@ class NodeWeights(Payload, frozen=True):
     devices: Weight = 1
 
 
+@event("operator.policy", "operator")
 class PolicyChanged(Payload, frozen=True):
     """From this revision on, decisions follow this policy.
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.cluster import VolumeClaimState
 from apportion_schemas.quantities import (
     CONTAINERS_MAX,
@@ -130,6 +131,7 @@ class Score(Payload, frozen=True):
     parts: dict[Name, float] = {}
 
 
+@event("placement.{node}", "scheduler", born=2)
 class PodPlaced(Payload, frozen=True):
     """A pod has a place. `previous` is the SHA-256 of the placement before it on that node.
 
@@ -155,6 +157,7 @@ class PodPlaced(Payload, frozen=True):
     controls: Controls = {}
 
 
+@event("placement.{node}", "scheduler")
 class PlacementVoided(Payload, frozen=True):
     """A placement that came to nothing: its shares are free and the pod is pending again."""
 
@@ -165,6 +168,7 @@ class PlacementVoided(Payload, frozen=True):
     previous: Annotated[str, Meta(max_length=64)] = ""
 
 
+@event("placement.{node}", "scheduler")
 class PodEvicted(Payload, frozen=True):
     """A pod is to give up its place for one of higher priority; it holds it until it is gone.
 
@@ -189,6 +193,7 @@ class PodEvicted(Payload, frozen=True):
     previous: Annotated[str, Meta(max_length=64)] = ""
 
 
+@event("placement.{node}", "scheduler")
 class PodResized(Payload, frozen=True):
     """A pod that runs holds more or less of the same devices from now on.
 
@@ -266,6 +271,7 @@ much memory, or it has not got so much memory or cores free; its agent does not 
 or a queue or a quota allows no more."""
 
 
+@event("pending.{pod}", "scheduler")
 class ResizeRefused(Payload, frozen=True):
     """A pod that runs cannot have what was asked for it, and holds what it held.
 
@@ -297,6 +303,7 @@ class VolumeShortage(Payload, frozen=True):
     state: VolumeClaimState | Literal["in-use"]
 
 
+@event("pending.{pod}", "scheduler", born=2)
 class PodRefused(Payload, frozen=True):
     """No node fits. `reasons` counts nodes per code; written only when the set of codes changes, or
     the quota that is too small.

@@ -10,9 +10,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.quantities import Name, Payload, Text
 
 
+@event("presence.{node}", "scheduler")
 class NodeSilent(Payload, frozen=True):
     """The agent of a node was not heard for `grace_s` seconds: nobody there hands out shares."""
 
@@ -20,12 +22,14 @@ class NodeSilent(Payload, frozen=True):
     grace_s: Annotated[int, Meta(ge=1, le=86_400)]
 
 
+@event("presence.{node}", "scheduler")
 class NodeHeard(Payload, frozen=True):
     """The agent of a node is heard again."""
 
     node: Name
 
 
+@event("intake.{node}", "intake")
 class ReportRefused(Payload, frozen=True):
     """Something that the agent of this node said was not appended.
 

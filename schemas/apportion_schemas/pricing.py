@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import CpuMilli, HostMemoryMib, Natural, Payload
 from apportion_schemas.workload import Ask, Names
@@ -35,6 +36,7 @@ class PricedShape(Payload, frozen=True):
     use_types: Names = ()
 
 
+@event("policy.prices", "scheduler")
 class PricesLearnt(Payload, frozen=True):
     """From this revision on, the policies that weigh shapes weigh these; `pods` were counted."""
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.placement import MigInstance
 from apportion_schemas.quantities import COUNT_MAX, Cores, MemoryMib, Name, Natural, Payload, Text
 
@@ -52,6 +53,7 @@ class UnsharedUsed(Payload, frozen=True):
     pod: Text = ""
 
 
+@event("usage.{node}", "agent", born=2)
 class UsageRecorded(Payload, frozen=True):
     """What was used on a node in the `seconds` before; `shares` with their size at the end."""
 

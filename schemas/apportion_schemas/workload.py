@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from apportion_schemas.catalogue import event
 from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import (
     CONTAINERS_MAX,
@@ -244,6 +245,7 @@ class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references nee
     device_weights: DeviceWeights | None = None
 
 
+@event("workload.{uid}", "watcher", born=3)
 class PodSubmitted(Payload, frozen=True):
     """A pod wants a place. `uid` is `metadata.uid`; `group` is `namespace/name` of its gang.
 
@@ -286,6 +288,7 @@ class PodSubmitted(Payload, frozen=True):
     controls: Controls = {}
 
 
+@event("workload.{uid}", "watcher", born=2)
 class PodChanged(Payload, frozen=True):
     """A live pod says otherwise of itself than when it was submitted, or changed last.
 
@@ -302,6 +305,7 @@ class PodChanged(Payload, frozen=True):
     terminating: bool = False
 
 
+@event("workload.{uid}", "watcher")
 class PodGone(Payload, frozen=True):
     """A pod finished, failed, was deleted or evicted: what it held is free."""
 
@@ -309,6 +313,7 @@ class PodGone(Payload, frozen=True):
     reason: Text = ""
 
 
+@event("workload.{uid}", "watcher")
 class PodRejected(Payload, frozen=True):
     """A pod that cannot be read as it is: no place is looked for until that is mended.
 

@@ -22,7 +22,7 @@ from apportion.core.ledger.state import State
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import CATALOGUE, Event, FormatEnabled, NodeCordoned, encode, subject_of
-from apportion_schemas.formats import BORN
+from apportion_schemas.catalogue import BORN
 from tests.support.attesting import save_attested
 from tests.support.nats import Bus, running_bus
 from tests.support.next_build import NEXT

@@ -25,7 +25,7 @@ from apportion.runtime.ledger.port import (
     NotPermitted,
     Record,
 )
-from apportion_schemas.catalogue import CATALOGUE
+from apportion_schemas import CATALOGUE
 from tests.support.memory_queue import MemoryQueue
 from tests.support.memory_subjects import matches
 

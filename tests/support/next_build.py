@@ -1,12 +1,13 @@
 """The build after this one, in which `PodPlaced` has a new version with one more field.
 
 It is made as CONTRIBUTING tells to add a field, in a copy of the schemas: the module of before goes
-to `older` with a lift at its end, the struct gets a field, and the row gets the version; and who
+to `older` with a lift at its end, the struct gets a field, and its event the version; and who
 writes a placement fills the field. All else is this checkout. A process that finds the copy first
 is of that build. Its fold does not keep the field, so both builds tell a state in the same way.
 """
 
 import inspect
+import re
 import shutil
 from pathlib import Path
 
@@ -26,16 +27,12 @@ NOW = next(row.version for row in CATALOGUE if row.payload is PodPlaced)
 NEXT = NOW + 1
 """The versions of a placement that this build writes, and that one."""
 _KEPT = f"pod_placed_{NOW}"
-ROW = f"""\
+IMPORTED = "from apportion_schemas.catalogue import event\n"
+OLDER = f"""\
+from apportion_schemas.catalogue import Older, event
 from apportion_schemas.older import {_KEPT}
-
-CATALOGUE = tuple(
-    row._replace(older=(*row.older, Older({_KEPT}.PodPlaced, {_KEPT}.lift)))
-    if row.payload is PodPlaced
-    else row
-    for row in CATALOGUE
-)
 """
+ROW = f", older=(Older({_KEPT}.PodPlaced, {_KEPT}.lift),))\n"
 WRITER = f"""
 
 from msgspec import structs
@@ -49,7 +46,6 @@ def encode(event):
         event = structs.replace(event, data=structs.replace(event.data, zone="{WRITTEN}"))
     return _written(event)
 """
-_TABLES = "BY_TYPE = {"
 
 
 def next_build(folder: Path) -> Path:
@@ -62,9 +58,17 @@ def next_build(folder: Path) -> Path:
     older = copy / "older"
     older.mkdir(exist_ok=True)
     (older / "__init__.py").touch()
-    (older / f"{_KEPT}.py").write_text(before + LIFT)
-    _replace(module, fields, fields + FIELD)
-    _replace(copy / "catalogue.py", _TABLES, f"{ROW}\n{_TABLES}")
+    # The versions of before are no events of their own: without what declares them.
+    kept = re.sub(
+        r"^@event\(.*?\)\n(?=class )",
+        "",
+        before.replace(IMPORTED, ""),
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    (older / f"{_KEPT}.py").write_text(kept + LIFT)
+    declared, _, rest = fields.partition(")\n")
+    _replace(module, fields, declared + ROW + rest + FIELD)
+    _replace(module, IMPORTED, OLDER)
     envelope = copy / "envelope.py"
     envelope.write_text(envelope.read_text() + WRITER)
     return folder

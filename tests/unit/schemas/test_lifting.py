@@ -15,7 +15,6 @@ from apportion_schemas import (
     decode,
     encode,
     envelope,
-    formats,
 )
 from apportion_schemas.catalogue import Older
 from apportion_schemas.envelope import lifted
@@ -67,7 +66,7 @@ def test_one_of_before_the_first_release_is_read_as_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first release has version 3: it reads 1 and 2, which had fewer fields, without a lift."""
-    monkeypatch.setitem(formats.BORN, ROW.name, 3)
+    monkeypatch.setitem(catalogue.BORN, ROW.name, 3)
     assert (ROW.first, ROW.version) == (3, 5)
     first = {"uid": "uid-1", "reason": "done"}
     for version in (1, 2, 3):

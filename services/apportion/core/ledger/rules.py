@@ -23,8 +23,7 @@ from apportion_schemas import (
     RevisionSetAside,
     decode,
 )
-from apportion_schemas.catalogue import READING, SUBJECTS, TYPE_PREFIX
-from apportion_schemas.formats import BORN
+from apportion_schemas.catalogue import BORN, READING, SUBJECTS, TYPE_PREFIX
 
 RULES = f"{SUBJECTS}.operator.{READING}.>"
 """The subjects of the events that make the rules."""

@@ -24,7 +24,7 @@ from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
 from apportion.runtime.ledger.port import LedgerDrifted, LedgerUnavailable, NotPermitted
 from apportion_schemas import CATALOGUE
-from apportion_schemas.formats import BORN
+from apportion_schemas.catalogue import BORN
 
 NAME: Final = "apportion-reader"
 KNOWS: Final = "apportion-formats"

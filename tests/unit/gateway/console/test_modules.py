@@ -13,7 +13,7 @@ import pytest
 from apportion.core.explain.text.vocabulary import OUTCOMES, PHASES, STORY
 from apportion.core.similarity import near
 from apportion.runtime.ledger.moments import MomentError, parse_moment
-from apportion_schemas.catalogue import CATALOGUE
+from apportion_schemas import CATALOGUE
 from apportion_schemas.operations import POLICIES
 from tests.support.golden import Golden
 from tests.support.node_modules import NodeModules

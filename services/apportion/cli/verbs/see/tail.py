@@ -39,8 +39,8 @@ from apportion.runtime.ledger.port import (
     Record,
 )
 from apportion.runtime.process.reach import Reach
-from apportion_schemas import EventError, FormatEnabled, PodRejected, PodSubmitted
-from apportion_schemas.catalogue import CATALOGUE, token
+from apportion_schemas import CATALOGUE, EventError, FormatEnabled, PodRejected, PodSubmitted
+from apportion_schemas.catalogue import token
 from apportion_schemas.decoding import from_outside
 
 NAME_CELLS = 20

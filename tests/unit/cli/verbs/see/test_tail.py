@@ -4,7 +4,7 @@ import click
 import pytest
 
 from apportion.cli.verbs.see.tail import pattern_of
-from apportion_schemas.catalogue import CATALOGUE
+from apportion_schemas import CATALOGUE
 
 
 @pytest.mark.parametrize("prefix", ["", "apportion.v1."])

@@ -5,7 +5,7 @@ from typing import get_args
 from apportion.core.answers.plans import Outcome
 from apportion.core.explain.text.vocabulary import OUTCOMES, PHASES, STORY
 from apportion.core.ledger.state import Phase
-from apportion_schemas.catalogue import CATALOGUE
+from apportion_schemas import CATALOGUE
 
 
 def test_all_outcomes_have_a_word() -> None:

@@ -6,6 +6,7 @@ from apportion.core.ledger.handlers.change import Change
 from apportion.core.placement.feasibility.descriptors import GANG, REORDERED, SOME
 from apportion.core.placement.queueing.hints import BY_EVENT, BY_REASON, asked
 from apportion_schemas import (
+    CATALOGUE,
     AllocationFailed,
     BindFailed,
     BudgetGone,
@@ -39,7 +40,6 @@ from apportion_schemas import (
     SpreadConstraint,
     UsageRecorded,
 )
-from apportion_schemas.catalogue import CATALOGUE
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, placed, pod, shape, share
