@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple, get_args
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import Engine
-from apportion.core.placement.pricing.fleet import node_types
+from apportion.core.placement.pricing.program import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 from apportion.runtime.process.memory import gather

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from apportion.core.configuration import read_configuration
-from apportion.core.placement.pricing.fleet import node_types
+from apportion.core.placement.pricing.program import node_types
 from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 from apportion.runtime.process.memory import gather
 from apportion.runtime.solver import learn

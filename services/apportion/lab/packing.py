@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from apportion.core.ledger.state import State
-from apportion.core.placement.pricing.fleet import node_types
+from apportion.core.placement.pricing.program import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.core.placement.scores import WEIGH_SHAPES
 from apportion.lab.changes import known_policy

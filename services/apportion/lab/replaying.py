@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 from apportion.core.answers.replays import ReplayAnswer
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PLACED, State
-from apportion.core.placement.pricing.fleet import node_types
+from apportion.core.placement.pricing.program import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.lab import changes as lab_changes
 from apportion.lab.changes import Changes, lost_device, submitted_again

@@ -9,9 +9,7 @@ from typing import Final
 import highspy
 import numpy as np
 
-from apportion.core.placement.pricing.appraisal import appraise
-from apportion.core.placement.pricing.fleet import NodeType
-from apportion.core.placement.pricing.program import Program, Solution, build
+from apportion.core.placement.pricing.program import NodeType, Program, Solution, appraise, build
 from apportion.core.placement.pricing.shape_histogram import SeenShape
 from apportion_schemas import PricesLearnt
 

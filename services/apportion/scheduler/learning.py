@@ -15,7 +15,7 @@ from msgspec import structs
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.placement.pricing.fleet import NodeType, node_types
+from apportion.core.placement.pricing.program import NodeType, node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import (

@@ -2,8 +2,7 @@
 
 import pytest
 
-from apportion.core.placement.pricing.fleet import NodeType
-from apportion.core.placement.pricing.program import build
+from apportion.core.placement.pricing.program import NodeType, build
 from apportion.core.placement.pricing.shape_histogram import SeenShape
 from apportion.core.placement.pricing.sizes import sort_of
 from apportion.runtime.solver import learn, solve

@@ -21,8 +21,7 @@ from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gang_turn import GangTurn
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import Limits
-from apportion.core.placement.preemption.gang_room import GangRoom
-from apportion.core.placement.preemption.preempting import Preempting
+from apportion.core.placement.preemption.preempting import GangRoom, Preempting
 from apportion.core.placement.preemption.victims import DryRun
 from apportion.core.placement.queueing.hints import LIMITS_SET
 from apportion.core.placement.queueing.keys import affinity_key, plain_key

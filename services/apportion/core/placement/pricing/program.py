@@ -1,12 +1,15 @@
 """The linear program behind the prices: how the pods that usually come fill the cluster best.
 
-For each type of node: how many pods of each shape it takes, within its CPU, its memory and its
-devices. Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the
-arc-flow formulation of the cutting-stock problem), so that sizes which cannot stand side by side
-are not counted as if they could. Demand is in proportion to the pods seen, a little more than would
-fill the devices of each family. What one more pod of a shape would have to displace is its price.
+The nodes are a few types, each with how many there are: those with the same devices and about the
+same CPU and memory are one, with the mean of them. For each type: how many pods of each shape it
+takes, within its CPU, its memory and its devices. Shares of one device are a flow from 0 to 100
+percent along arcs of their sizes (the arc-flow formulation of the cutting-stock problem), so that
+sizes which cannot stand side by side are not counted as if they could. Demand is in proportion to
+the pods seen, a little more than would fill the devices of each family.
 
-Devices are counted in devices, CPU in cores and memory in GiB, which keeps the numbers near one.
+A shape is worth what one more pod of it would have to displace, scaled so that the pods of the best
+plan are together worth what they take; one that displaces next to nothing still has a part of its
+size. Devices are counted in devices, CPU in cores and memory in GiB: numbers near one.
 """
 
 from collections import Counter
@@ -15,9 +18,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.pricing.fleet import NodeType
+from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.pricing.shape_histogram import SeenShape
 from apportion.core.placement.pricing.sizes import NEVER, Sort, sort_of
+from apportion_schemas import Device, PricesLearnt
+from apportion_schemas.pricing import VALUE_MAX, PricedShape
 from apportion_schemas.quantities import WHOLE
 
 HOST_USE: Final = 0.95  # of a type's CPU and memory: the last of it is never filled
@@ -26,8 +31,65 @@ CPU_WORTH: Final = 0.1  # of a pod without devices: of the devices that usually 
 SHAPES_MAX: Final = 128  # in the program; rarer ones are worth what they take
 MILLI: Final = 1000
 GIB: Final = 1024
+TYPES_MAX: Final = 32  # the smallest types beyond are left out
+STEPS_PER_DOUBLING: Final = 4  # amounts of one type are within a fifth of each other
+LEAST_PART: Final = 0.3  # of its size, that a shape is worth
+MILLION: Final = 1_000_000
 
 Floats = NDArray[np.float64]
+
+
+class NodeType(NamedTuple):
+    """Nodes that are much alike; the amounts are those of one node."""
+
+    device: Device | None
+    devices: int
+    cpu_milli: int
+    memory_mib: int
+    nodes: int
+
+
+def node_types(state: State) -> list[NodeType]:
+    """The types of the nodes that are there, those with most devices first."""
+    groups: dict[tuple[str, ...], list[NodeState]] = {}
+    for name in sorted(state.nodes):
+        node = state.nodes[name]
+        if node.ready and not node.drained:
+            groups.setdefault(_key(node), []).append(node)
+    found = []
+    for _, nodes in sorted(groups.items()):
+        present = [state.device for state in nodes[0].devices if state.present]
+        hosts = [node.host for node in nodes]
+        found.append(
+            NodeType(
+                device=present[0] if present else None,
+                devices=len(present),
+                cpu_milli=sum(host.cpu_milli for host in hosts) // len(hosts),
+                memory_mib=sum(host.memory_mib for host in hosts) // len(hosts),
+                nodes=len(nodes),
+            )
+        )
+    largest = sorted(found, key=lambda t: -t.nodes * (t.devices * 1_000_000 + t.cpu_milli))
+    return largest[:TYPES_MAX]
+
+
+def _key(node: NodeState) -> tuple[str, ...]:
+    host = node.host
+    steps = (_step(host.cpu_milli), _step(host.memory_mib))
+    present = [state.device for state in node.devices if state.present]
+    if not present:
+        return ("", *(f"{step:03}" for step in steps))
+    device = present[0]
+    what = (device.family, device.model, device.mode)
+    how_much = (device.memory_mib, device.physical_memory_mib, device.cores, device.slots)
+    return (*what, *(f"{each:09}" for each in (*how_much, len(present), *steps)))
+
+
+def _step(amount: int) -> int:
+    """Which of `STEPS_PER_DOUBLING` steps from one power of two to the next the amount is in."""
+    doublings = amount.bit_length()
+    within = amount * STEPS_PER_DOUBLING * 2 >> doublings
+    return doublings * STEPS_PER_DOUBLING + within
 
 
 class Program(NamedTuple):
@@ -198,3 +260,45 @@ def _add_flow(writer: _Writer, shared: dict[int, int], devices: int) -> None:
                 inflow[end] = writer.limit(0)
             starts = (inflow[position], 1)
             writer.column(0, (shared[size], -1), starts, (inflow[end], -1))
+
+
+def appraise(
+    shapes: list[SeenShape],
+    types: list[NodeType],
+    program: Program,
+    solution: Solution,
+    *,
+    pods: int,
+) -> PricesLearnt:
+    """The prices of these shapes, of which so many pods have been seen."""
+    size_of = sizes(shapes, types)
+    displaced = {
+        sort: size_of[sort] - float(solution.price[row]) for sort, row in program.demands.items()
+    }
+    amounts = {sort: float(solution.used[row]) for sort, row in program.demands.items()}
+    with_devices = [sort for sort in displaced if sort.ask is not None]
+    all_worth = sum(amounts[sort] * displaced[sort] for sort in with_devices)
+    taken = sum(amounts[sort] * size_of[sort] for sort in with_devices)
+    scale = taken / all_worth if all_worth > 0 else 1.0
+    priced = []
+    for shape in shapes:
+        sort = sort_of(shape)
+        size = size_of[sort]
+        worth = max(scale * displaced.get(sort, size), LEAST_PART * size)
+        priced.append(
+            PricedShape(
+                ask=shape.ask,
+                cpu_milli=shape.cpu_milli,
+                memory_mib=shape.memory_mib,
+                pods=shape.pods,
+                size=_micro(size),
+                value=_micro(worth),
+                modes=shape.modes,
+                use_types=shape.use_types,
+            )
+        )
+    return PricesLearnt(pods=pods, shapes=tuple(priced))
+
+
+def _micro(devices: float) -> int:
+    return min(max(round(devices * MILLION), 0), VALUE_MAX)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from apportion.core.placement.pricing import fleet
-from apportion.core.placement.pricing.fleet import node_types
+from apportion.core.placement.pricing import program
+from apportion.core.placement.pricing.program import node_types
 from apportion_schemas import Host, NodeGone
 from tests.support.fleet import A30, gpu, node, observed, rack
 from tests.support.ledger_of import Ledger
@@ -44,6 +44,6 @@ def test_a_node_without_devices_is_a_type_too() -> None:
 
 def test_only_the_largest_types_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A zoo of nodes does not make learning slow."""
-    monkeypatch.setattr(fleet, "TYPES_MAX", 2)
+    monkeypatch.setattr(program, "TYPES_MAX", 2)
     ledger = Ledger(rack("one", 1), rack("three", 3), rack("two", 2))
     assert [each.devices for each in node_types(ledger.state)] == [3, 2]
