@@ -8,218 +8,105 @@ Invariant: what `decode` accepts, `encode` writes back unchanged, and what it do
 names: an event is never skipped in silence.
 """
 
-from apportion_schemas.agreement import DifferenceFound, LedgerRebuilt, PodAdopted
-from apportion_schemas.allocation import (
-    AllocationFailed,
-    BindFailed,
-    PodBound,
-    ShareBreached,
-    SharesAllocated,
-)
-from apportion_schemas.catalogue import EventType, subject_of
-from apportion_schemas.cluster import (
-    BudgetGone,
-    BudgetObserved,
-    NamespaceGone,
-    NamespaceObserved,
-    Neighbour,
-    NodeGone,
-    NodeObserved,
-    PodGroupGone,
-    PodGroupObserved,
-    QueueObserved,
-    QuotaGone,
-    QuotaObserved,
-    Taint,
-    VolumeClaimGone,
-    VolumeClaimObserved,
-)
-from apportion_schemas.configuration import Configuration, ConfigurationChanged
-from apportion_schemas.envelope import (
-    CATALOGUE,
-    Event,
-    EventError,
-    InvalidEvent,
-    NotEnabledEvent,
-    UnknownEvent,
-    UnreadableEvent,
-    decode,
-    encode,
-)
-from apportion_schemas.formats import FormatEnabled, RevisionSetAside
-from apportion_schemas.inventory import (
-    HOSTNAME,
-    Device,
-    DeviceHealthChanged,
-    Host,
-    MigSize,
-    Mode,
-    NodeReported,
-)
-from apportion_schemas.operations import (
-    DeviceCordoned,
-    DeviceCordonLifted,
-    DeviceUncordoned,
-    NodeCordoned,
-    NodeCordonLifted,
-    NodeUncordoned,
-    NodeWeights,
-    Policy,
-    PolicyChanged,
-    ResizeAsked,
-)
-from apportion_schemas.placement import (
-    GangShortage,
-    MigInstance,
-    NearMiss,
-    PlacementVoided,
-    PodEvicted,
-    PodPlaced,
-    PodRefused,
-    PodResized,
-    QueueShortage,
-    QuotaShortage,
-    RefusalCode,
-    ResizeRefused,
-    Score,
-    Share,
-    VolumeShortage,
-)
-from apportion_schemas.presence import NodeHeard, NodeSilent, ReportRefused
-from apportion_schemas.pricing import PricedShape, PricesLearnt
-from apportion_schemas.usage import (
-    DeviceUse,
-    ShareUse,
-    ShareUsed,
-    UnsharedUse,
-    UnsharedUsed,
-    UsageRecorded,
-    UsageSample,
-)
-from apportion_schemas.workload import (
-    Ask,
-    DeviceConstraints,
-    DeviceWeights,
-    Disk,
-    HostPort,
-    LabelExpression,
-    NodeConstraints,
-    NodeExpression,
-    PodChanged,
-    PodConstraints,
-    PodGone,
-    PodRejected,
-    PodSelector,
-    PodSubmitted,
-    PodTerm,
-    PreferredPodTerm,
-    PreferredTerm,
-    Shape,
-    SpreadConstraint,
-    Toleration,
-)
-
-__all__ = [
-    "CATALOGUE",
-    "HOSTNAME",
-    "AllocationFailed",
-    "Ask",
-    "BindFailed",
-    "BudgetGone",
-    "BudgetObserved",
-    "Configuration",
-    "ConfigurationChanged",
-    "Device",
-    "DeviceConstraints",
-    "DeviceCordonLifted",
-    "DeviceCordoned",
-    "DeviceHealthChanged",
-    "DeviceUncordoned",
-    "DeviceUse",
-    "DeviceWeights",
-    "DifferenceFound",
-    "Disk",
-    "Event",
-    "EventError",
-    "EventType",
-    "FormatEnabled",
-    "GangShortage",
-    "Host",
-    "HostPort",
-    "InvalidEvent",
-    "LabelExpression",
-    "LedgerRebuilt",
-    "MigInstance",
-    "MigSize",
-    "Mode",
-    "NamespaceGone",
-    "NamespaceObserved",
-    "NearMiss",
-    "Neighbour",
-    "NodeConstraints",
-    "NodeCordonLifted",
-    "NodeCordoned",
-    "NodeExpression",
-    "NodeGone",
-    "NodeHeard",
-    "NodeObserved",
-    "NodeReported",
-    "NodeSilent",
-    "NodeUncordoned",
-    "NodeWeights",
-    "NotEnabledEvent",
-    "PlacementVoided",
-    "PodAdopted",
-    "PodBound",
-    "PodChanged",
-    "PodConstraints",
-    "PodEvicted",
-    "PodGone",
-    "PodGroupGone",
-    "PodGroupObserved",
-    "PodPlaced",
-    "PodRefused",
-    "PodRejected",
-    "PodResized",
-    "PodSelector",
-    "PodSubmitted",
-    "PodTerm",
-    "Policy",
-    "PolicyChanged",
-    "PreferredPodTerm",
-    "PreferredTerm",
-    "PricedShape",
-    "PricesLearnt",
-    "QueueObserved",
-    "QueueShortage",
-    "QuotaGone",
-    "QuotaObserved",
-    "QuotaShortage",
-    "RefusalCode",
-    "ReportRefused",
-    "ResizeAsked",
-    "ResizeRefused",
-    "RevisionSetAside",
-    "Score",
-    "Shape",
-    "Share",
-    "ShareBreached",
-    "ShareUse",
-    "ShareUsed",
-    "SharesAllocated",
-    "SpreadConstraint",
-    "Taint",
-    "Toleration",
-    "UnknownEvent",
-    "UnreadableEvent",
-    "UnsharedUse",
-    "UnsharedUsed",
-    "UsageRecorded",
-    "UsageSample",
-    "VolumeClaimGone",
-    "VolumeClaimObserved",
-    "VolumeShortage",
-    "decode",
-    "encode",
-    "subject_of",
-]
+from apportion_schemas.agreement import DifferenceFound as DifferenceFound
+from apportion_schemas.agreement import LedgerRebuilt as LedgerRebuilt
+from apportion_schemas.agreement import PodAdopted as PodAdopted
+from apportion_schemas.allocation import AllocationFailed as AllocationFailed
+from apportion_schemas.allocation import BindFailed as BindFailed
+from apportion_schemas.allocation import PodBound as PodBound
+from apportion_schemas.allocation import ShareBreached as ShareBreached
+from apportion_schemas.allocation import SharesAllocated as SharesAllocated
+from apportion_schemas.catalogue import EventType as EventType
+from apportion_schemas.catalogue import subject_of as subject_of
+from apportion_schemas.cluster import BudgetGone as BudgetGone
+from apportion_schemas.cluster import BudgetObserved as BudgetObserved
+from apportion_schemas.cluster import NamespaceGone as NamespaceGone
+from apportion_schemas.cluster import NamespaceObserved as NamespaceObserved
+from apportion_schemas.cluster import Neighbour as Neighbour
+from apportion_schemas.cluster import NodeGone as NodeGone
+from apportion_schemas.cluster import NodeObserved as NodeObserved
+from apportion_schemas.cluster import PodGroupGone as PodGroupGone
+from apportion_schemas.cluster import PodGroupObserved as PodGroupObserved
+from apportion_schemas.cluster import QueueObserved as QueueObserved
+from apportion_schemas.cluster import QuotaGone as QuotaGone
+from apportion_schemas.cluster import QuotaObserved as QuotaObserved
+from apportion_schemas.cluster import Taint as Taint
+from apportion_schemas.cluster import VolumeClaimGone as VolumeClaimGone
+from apportion_schemas.cluster import VolumeClaimObserved as VolumeClaimObserved
+from apportion_schemas.configuration import Configuration as Configuration
+from apportion_schemas.configuration import ConfigurationChanged as ConfigurationChanged
+from apportion_schemas.envelope import CATALOGUE as CATALOGUE
+from apportion_schemas.envelope import Event as Event
+from apportion_schemas.envelope import EventError as EventError
+from apportion_schemas.envelope import InvalidEvent as InvalidEvent
+from apportion_schemas.envelope import NotEnabledEvent as NotEnabledEvent
+from apportion_schemas.envelope import UnknownEvent as UnknownEvent
+from apportion_schemas.envelope import UnreadableEvent as UnreadableEvent
+from apportion_schemas.envelope import decode as decode
+from apportion_schemas.envelope import encode as encode
+from apportion_schemas.formats import FormatEnabled as FormatEnabled
+from apportion_schemas.formats import RevisionSetAside as RevisionSetAside
+from apportion_schemas.inventory import HOSTNAME as HOSTNAME
+from apportion_schemas.inventory import Device as Device
+from apportion_schemas.inventory import DeviceHealthChanged as DeviceHealthChanged
+from apportion_schemas.inventory import Host as Host
+from apportion_schemas.inventory import MigSize as MigSize
+from apportion_schemas.inventory import Mode as Mode
+from apportion_schemas.inventory import NodeReported as NodeReported
+from apportion_schemas.operations import DeviceCordoned as DeviceCordoned
+from apportion_schemas.operations import DeviceCordonLifted as DeviceCordonLifted
+from apportion_schemas.operations import DeviceUncordoned as DeviceUncordoned
+from apportion_schemas.operations import NodeCordoned as NodeCordoned
+from apportion_schemas.operations import NodeCordonLifted as NodeCordonLifted
+from apportion_schemas.operations import NodeUncordoned as NodeUncordoned
+from apportion_schemas.operations import NodeWeights as NodeWeights
+from apportion_schemas.operations import Policy as Policy
+from apportion_schemas.operations import PolicyChanged as PolicyChanged
+from apportion_schemas.operations import ResizeAsked as ResizeAsked
+from apportion_schemas.placement import GangShortage as GangShortage
+from apportion_schemas.placement import MigInstance as MigInstance
+from apportion_schemas.placement import NearMiss as NearMiss
+from apportion_schemas.placement import PlacementVoided as PlacementVoided
+from apportion_schemas.placement import PodEvicted as PodEvicted
+from apportion_schemas.placement import PodPlaced as PodPlaced
+from apportion_schemas.placement import PodRefused as PodRefused
+from apportion_schemas.placement import PodResized as PodResized
+from apportion_schemas.placement import QueueShortage as QueueShortage
+from apportion_schemas.placement import QuotaShortage as QuotaShortage
+from apportion_schemas.placement import RefusalCode as RefusalCode
+from apportion_schemas.placement import ResizeRefused as ResizeRefused
+from apportion_schemas.placement import Score as Score
+from apportion_schemas.placement import Share as Share
+from apportion_schemas.placement import VolumeShortage as VolumeShortage
+from apportion_schemas.presence import NodeHeard as NodeHeard
+from apportion_schemas.presence import NodeSilent as NodeSilent
+from apportion_schemas.presence import ReportRefused as ReportRefused
+from apportion_schemas.pricing import PricedShape as PricedShape
+from apportion_schemas.pricing import PricesLearnt as PricesLearnt
+from apportion_schemas.usage import DeviceUse as DeviceUse
+from apportion_schemas.usage import ShareUse as ShareUse
+from apportion_schemas.usage import ShareUsed as ShareUsed
+from apportion_schemas.usage import UnsharedUse as UnsharedUse
+from apportion_schemas.usage import UnsharedUsed as UnsharedUsed
+from apportion_schemas.usage import UsageRecorded as UsageRecorded
+from apportion_schemas.usage import UsageSample as UsageSample
+from apportion_schemas.workload import Ask as Ask
+from apportion_schemas.workload import DeviceConstraints as DeviceConstraints
+from apportion_schemas.workload import DeviceWeights as DeviceWeights
+from apportion_schemas.workload import Disk as Disk
+from apportion_schemas.workload import HostPort as HostPort
+from apportion_schemas.workload import LabelExpression as LabelExpression
+from apportion_schemas.workload import NodeConstraints as NodeConstraints
+from apportion_schemas.workload import NodeExpression as NodeExpression
+from apportion_schemas.workload import PodChanged as PodChanged
+from apportion_schemas.workload import PodConstraints as PodConstraints
+from apportion_schemas.workload import PodGone as PodGone
+from apportion_schemas.workload import PodRejected as PodRejected
+from apportion_schemas.workload import PodSelector as PodSelector
+from apportion_schemas.workload import PodSubmitted as PodSubmitted
+from apportion_schemas.workload import PodTerm as PodTerm
+from apportion_schemas.workload import PreferredPodTerm as PreferredPodTerm
+from apportion_schemas.workload import PreferredTerm as PreferredTerm
+from apportion_schemas.workload import Shape as Shape
+from apportion_schemas.workload import SpreadConstraint as SpreadConstraint
+from apportion_schemas.workload import Toleration as Toleration
