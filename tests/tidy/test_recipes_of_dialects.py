@@ -103,7 +103,7 @@ ASKED = """
 import io, json, pathlib, re, tempfile
 from apportion.core.admission import Admitted, Asked, Rules, admit
 from apportion.core.configuration.hami_volcano_keys import without_foreign
-from apportion.core.devices.models import models
+from apportion.core.devices.simulating import models
 from apportion.core.doctor.cluster import cluster_facts
 from apportion.core.workloads.dialects import DialectConfig
 from apportion.core.workloads.dialects.listing import RECOVERS, claimed, count_names

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from apportion.agent.simulated import DeviceUnknown, SimulatedBackend
-from apportion.core.devices.models import Model, models
-from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
+from apportion.core.devices.simulating import Model, SimulationInvalid, models, simulated_devices
 from apportion_schemas import Host, NodeReported, decode, encode
 from tests.unit.agent.events import event_of
 

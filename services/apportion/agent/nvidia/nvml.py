@@ -41,7 +41,7 @@ from apportion.agent.nvidia.driver import (
 )
 from apportion.agent.nvidia.mig import OurInstances
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.devices.models import SLOTS
+from apportion.core.devices.simulating import SLOTS
 from apportion.core.grants import MadeInstance
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import Device, MigInstance, MigSize

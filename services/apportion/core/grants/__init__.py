@@ -6,9 +6,19 @@ Invariant: a grant follows from the ledger and from the node alone, never from a
 the same shares always come to the same grant.
 """
 
-from apportion.core.grants.edits import DeviceNode, Edits, Grant, Mount, RegionPlan
 from apportion.core.grants.granting import grant
-from apportion.core.grants.held import GrantRefused, Held, MadeInstance, Node, Part
+from apportion.core.grants.held import (
+    DeviceNode,
+    Edits,
+    Grant,
+    GrantRefused,
+    Held,
+    MadeInstance,
+    Mount,
+    Node,
+    Part,
+    RegionPlan,
+)
 
 __all__ = [
     "DeviceNode",

@@ -7,8 +7,7 @@ from typing import Final
 
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.grants import hami_core, mig
-from apportion.core.grants.edits import Edits, Grant, Mount
-from apportion.core.grants.held import GrantRefused, Held, Node
+from apportion.core.grants.held import Edits, Grant, GrantRefused, Held, Mount, Node
 from apportion_schemas.inventory import Mode
 
 

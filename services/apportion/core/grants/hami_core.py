@@ -9,8 +9,7 @@ held as well, and the limit can be changed while it runs.
 from typing import Final
 
 from apportion.core.grants import controls
-from apportion.core.grants.edits import Edits, Grant, Mount, RegionPlan
-from apportion.core.grants.held import Held, Node
+from apportion.core.grants.held import Edits, Grant, Held, Mount, Node, RegionPlan
 
 HOME: Final = "/usr/local/vgpu"
 """In the container; HAMi-core has this path written into it."""

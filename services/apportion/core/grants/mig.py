@@ -1,7 +1,6 @@
 """MIG instances: the card itself holds a container to its part, so it only has to be shown."""
 
-from apportion.core.grants.edits import Edits, Grant
-from apportion.core.grants.held import GrantRefused, Held, Node
+from apportion.core.grants.held import Edits, Grant, GrantRefused, Held, Node
 from apportion_schemas import MigInstance
 
 

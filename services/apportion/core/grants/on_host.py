@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from apportion.core.grants.edits import Edits, Grant
-from apportion.core.grants.held import GrantRefused
+from apportion.core.grants.held import Edits, Grant, GrantRefused
 from apportion_schemas import Device
 from apportion_schemas.quantities import WHOLE
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from apportion.core.grants.edits import RegionPlan
+from apportion.core.grants.held import RegionPlan
 
 MAGIC: Final = 19_920_718
 DEVICES_MAX: Final = 16

@@ -12,7 +12,7 @@ from typing import Final
 
 from apportion.core.devices.catalogue import FAMILIES, mig_profiles, normal
 from apportion.core.devices.demand import memory_charged_mib
-from apportion.core.devices.models import models
+from apportion.core.devices.simulating import models
 from apportion_schemas import Configuration, Device, NodeReported
 from apportion_schemas.configuration import NodeConfiguration
 from apportion_schemas.quantities import WHOLE

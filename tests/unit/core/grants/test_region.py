@@ -5,8 +5,8 @@ import struct
 import pytest
 from msgspec import structs
 
-from apportion.core.grants.edits import RegionPlan
 from apportion.core.grants.feedback import Contender, advise
+from apportion.core.grants.held import RegionPlan
 from apportion.core.grants.region import SIZE, Process, Region, RegionInvalid, made
 from tests.support.stored import StoredBytes
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from apportion.core.devices.models import models
-from apportion.core.devices.simulating import simulated_devices
+from apportion.core.devices.simulating import models, simulated_devices
 from apportion.core.intake.inventory import implausible, jump, memory_most_mib
 from apportion_schemas import Configuration, Device, MigSize
 from apportion_schemas.configuration import NodeConfiguration, NvidiaConfiguration

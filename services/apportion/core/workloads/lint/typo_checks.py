@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from apportion.core.devices.catalogue import FAMILIES
-from apportion.core.devices.models import models
+from apportion.core.devices.simulating import models
 from apportion.core.grants.controls import HIGH, PRIORITY, ends_hold
 from apportion.core.similarity import nearest
 from apportion.core.workloads import kube
