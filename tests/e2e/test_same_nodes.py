@@ -20,6 +20,7 @@ from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.watcher.kubernetes.facts import Facts, Revisions
 from apportion.watcher.kubernetes.objects import ObjectReader
 from apportion.watcher.kubernetes.view import ClusterView
+from apportion.watcher.kubernetes.volumes import CLAIMS
 from apportion_schemas import NodeObserved, PodRejected
 from tests.support.asked_extender import SETTINGS, asked_extender
 from tests.support.control_plane import ControlPlane
@@ -123,8 +124,8 @@ async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[
         for document in json.loads(await plane.user("get", kind, "-A", "-o", "json"))["items"]:
             view.audiences[kind].seen(msgspec.json.encode(document))
     marked = view.take()
-    ledger.play(*(fact.data for fact in facts.namespaces(marked.namespaces)))
-    claims = facts.volume_claims(marked.volume_claims, marked.pods)
+    ledger.play(*(fact.data for fact in facts.mirrored(marked)))
+    claims = facts.volume_claims(marked.others[CLAIMS], marked.pods)
     ledger.play(*(fact.data for fact in claims))
     for fact in facts.nodes(marked.nodes):
         assert isinstance(fact.data, NodeObserved)

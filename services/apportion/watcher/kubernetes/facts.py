@@ -33,10 +33,16 @@ from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import FenceRefused, Ledger, LedgerUnavailable
 from apportion.runtime.ledger.publisher import Append, Publisher
 from apportion.runtime.ledger.reader import Reader
+from apportion.watcher.kubernetes.kind import is_news
 from apportion.watcher.kubernetes.objects import NodeView, PodView
-from apportion.watcher.kubernetes.view import ClusterView, change_of, placed_on, says_otherwise
+from apportion.watcher.kubernetes.view import (
+    ClusterView,
+    Marked,
+    change_of,
+    placed_on,
+    says_otherwise,
+)
 from apportion_schemas import (
-    BudgetGone,
     DifferenceFound,
     Disk,
     HostPort,
@@ -47,11 +53,9 @@ from apportion_schemas import (
     PodAdopted,
     PodChanged,
     PodGone,
-    PodGroupGone,
     PodRejected,
     PodSubmitted,
     PodTerm,
-    QuotaGone,
     subject_of,
 )
 from apportion_schemas.catalogue import SUBJECTS
@@ -285,7 +289,7 @@ class Facts:
                 expect = self._revisions.expected(newest)
                 yield Fact(change_of(pod), f"{uid}/changed/{newest}", expect)
 
-    # -------------------------------------------------------------- nodes, gangs, queues, quotas
+    # -------------------------------------------------------------- nodes, gangs and the rest
 
     def nodes(self, names: Iterable[str]) -> Iterator[Fact]:
         """Nodes that came, changed or left."""
@@ -295,10 +299,7 @@ class Facts:
             known = state.observed if state else None
             if view is not None:
                 data = self._observed(view)
-                same = known is not None and data == msgspec.structs.replace(
-                    known, version=data.version
-                )
-                if not same and (known is None or known.version <= data.version):
+                if is_news(data, known):
                     yield self._fact(data)
             elif known is not None:
                 yield self._fact(NodeGone(node=name))
@@ -310,57 +311,12 @@ class Facts:
 
     def groups(self, names: Iterable[str]) -> Iterator[Fact]:
         """Gangs that the ledger does not know or knows otherwise."""
-        for name in names:
-            wanted = self._view.pod_groups.declared.get(name)
-            known = self._state.groups.get(name)
-            if wanted is not None and (known is None or known.observed != wanted):
-                yield self._fact(wanted)
-            elif wanted is None and known is not None and known.observed and not known.pods:
-                yield self._fact(PodGroupGone(group=name))  # with pods, it goes with the last one
+        yield from map(self._fact, self._view.pod_groups.differences(names))
 
-    def queues(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Queues that the ledger does not know or knows otherwise."""
-        for name in names:
-            wanted = self._view.queues.get(name)
-            if wanted is not None and self._state.queues.get(name) != wanted:
-                yield self._fact(wanted)
-
-    def quotas(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Quotas that the ledger does not know or knows otherwise, and such as have gone."""
-        for name in names:
-            namespace, _, quota = name.partition("/")
-            wanted = self._view.quotas.get(name)
-            known = self._state.quotas.get(namespace, {}).get(quota)
-            if wanted is None and known is not None:
-                yield self._fact(QuotaGone(namespace=namespace, quota=quota))
-            elif wanted is not None and (
-                known is None or (known.hard != wanted.hard and known.version <= wanted.version)
-            ):
-                yield self._fact(wanted)
-
-    def budgets(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Disruption budgets that the ledger does not know or knows otherwise, or that have gone.
-
-        Other versions of one that says the same are no news.
-        """
-        for name in names:
-            namespace, _, budget = name.partition("/")
-            wanted = self._view.budgets.get(name)
-            known = self._state.budgets.get(namespace, {}).get(budget)
-            if wanted is None and known is not None:
-                yield self._fact(BudgetGone(namespace=namespace, budget=budget))
-            elif wanted is not None and (
-                known is None
-                or (
-                    known.version <= wanted.version
-                    and msgspec.structs.replace(wanted, version=known.version) != known
-                )
-            ):
-                yield self._fact(wanted)
-
-    def namespaces(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Namespaces whose labels the ledger does not know, or knows otherwise."""
-        yield from map(self._fact, self._view.namespaces.differences(names))
+    def mirrored(self, marked: Marked) -> Iterator[Fact]:
+        """What differs of queues, quotas, disruption budgets and namespaces."""
+        for kind, mirror in self._view.mirrors.items():
+            yield from map(self._fact, mirror.differences(marked.others.get(kind, ())))
 
     def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
         """Claims that the ledger does not know or knows otherwise; those of the pods first come."""

@@ -1,18 +1,23 @@
-"""The objects of one kind as a watch tells of them, and who is to know when one changes.
+"""The objects of one kind as a watch tells of them, and what the ledger does not know of them.
 
 Invariant: after a list what is here is what the list had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from apportion.core.workloads.document import ManifestError
 from apportion.runtime.kube.watch import number, skipping
+from apportion_schemas.quantities import Payload
 
 V = TypeVar("V")
+Problem = Callable[[str, str], None]
+"""Takes what an object is called and what is wrong with it, empty for nothing any more."""
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,17 +50,33 @@ def metadata_of(raw: bytes) -> Metadata:
     return _decode(raw).metadata
 
 
-class Marks:
-    """What is to be compared again, in order of marking; `stir` is called when any is marked."""
+class Marks(ABC):
+    """What is to be compared again, in order of marking; `stir` is called when any is marked.
 
-    def __init__(self, stir: Callable[[], None]) -> None:
+    `told` are the events that tell the ledger of these objects, and `key` those of their fields
+    that make up what an object is called here.
+    """
+
+    def __init__(
+        self, stir: Callable[[], None], told: tuple[type[Payload], ...], key: tuple[str, ...]
+    ) -> None:
         self._stir = stir
+        self.told = told
+        self._key = key
         self._marked: dict[str, None] = {}
+
+    @abstractmethod
+    def everything(self) -> dict[str, None]:
+        """All that matter, here or in the ledger."""
 
     def mark(self, key: str) -> None:
         """It is to be compared again."""
         self._marked[key] = None
         self._stir()
+
+    def mark_told(self, data: Payload) -> None:
+        """What the event is about is to be compared again."""
+        self.mark("/".join(getattr(data, field) for field in self._key))
 
     def take(self) -> dict[str, None]:
         """All that is marked; it is no longer."""
@@ -115,3 +136,108 @@ class Kind(Generic[V]):
     def _remove(self, key: str, version: int) -> None:
         self._forgotten(key)
         self._changed(key, self._entries.pop(key, None), None, version)
+
+
+def readable(
+    title: str,
+    entries: dict[str, V],
+    read: Callable[[bytes], V | None],
+    changed: Callable[[str, V | None, V | None, int], None],
+    problem: Problem,
+    *,
+    expected: Callable[[], Iterable[str]] = tuple,
+    key: Callable[[Metadata], str] = lambda meta: meta.key,
+    keeps: bool = True,
+) -> Kind[V]:
+    """Objects of which those that cannot be read are a problem.
+
+    `keeps`: of such a one, what it said before still holds; otherwise it is as if it were not.
+    """
+
+    def read_named(raw: bytes) -> tuple[str, V | None, int]:
+        meta = metadata_of(raw)
+        name = key(meta)
+        try:
+            found = read(raw)
+        except (ManifestError, msgspec.MsgspecError) as error:
+            problem(f"{title} {name}", str(error))
+            return name, entries.get(name) if keeps else None, meta.version
+        problem(f"{title} {name}", "")
+        return name, found, meta.version
+
+    def forgotten(name: str) -> None:
+        problem(f"{title} {name}", "")
+
+    return Kind(entries, read_named, changed, expected=expected, forgotten=forgotten)
+
+
+def known_as(has: Mapping[str, Any], key: str) -> Any:
+    """What the ledger has by that key; what is in a namespace it has by namespace, and by name."""
+    namespace, _, name = key.rpartition("/")
+    return has.get(namespace, {}).get(name) if namespace else has.get(name)
+
+
+def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of all that the ledger has of a kind."""
+    for key, known in has.items():
+        yield from (f"{key}/{name}" for name in known) if isinstance(known, dict) else (key,)
+
+
+def is_news(wanted: Any, known: Any) -> bool:
+    """Whether the ledger says otherwise, and no other watcher has seen a later version.
+
+    Another version of what says the same is no news.
+    """
+    version = getattr(known, "version", None)
+    if version is None:
+        return bool(wanted != known)
+    same: bool = msgspec.structs.replace(wanted, version=version) == known
+    return not same and bool(version <= wanted.version)
+
+
+class Mirror(Marks, Generic[V]):
+    """Objects of one kind as the cluster has them, against what the ledger `has` of them.
+
+    `told` are the event that tells of one and, where the ledger forgets one, the event that it has
+    gone. `minor` says whether a change needs no comparison.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        read: Callable[[bytes], V | None],
+        has: Callable[[], Mapping[str, Any]],
+        told: tuple[type[Payload], ...],
+        key: tuple[str, ...],
+        *,
+        stir: Callable[[], None],
+        problem: Problem,
+        keeps: bool = True,
+        minor: Callable[[V, V], bool] = lambda _before, _now: False,
+    ) -> None:
+        super().__init__(stir, told, key)
+        self._has = has
+        self._minor = minor
+        self.entries: dict[str, V] = {}
+        self.kind = readable(
+            title, self.entries, read, self._changed, problem,
+            expected=lambda: keys_of(has()), keeps=keeps,
+        )  # fmt: skip
+
+    def everything(self) -> dict[str, None]:
+        """See `Marks`."""
+        return dict.fromkeys((*self.entries, *keys_of(self._has())))
+
+    def differences(self, names: Iterable[str]) -> Iterator[Payload]:
+        """What the ledger does not know of these, or knows otherwise; and which have gone."""
+        for name in names:
+            wanted: Any = self.entries.get(name)
+            known = known_as(self._has(), name)
+            if wanted is not None and is_news(wanted, known):
+                yield wanted
+            elif wanted is None and known is not None and len(self.told) > 1:
+                yield self.told[1](**dict(zip(self._key, name.split("/"), strict=True)))
+
+    def _changed(self, name: str, before: V | None, now: V | None, _version: int) -> None:
+        if before is None or now is None or not self._minor(before, now):
+            self.mark(name)

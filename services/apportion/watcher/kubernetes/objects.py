@@ -45,6 +45,7 @@ from apportion_schemas import (
     Configuration,
     Disk,
     HostPort,
+    NamespaceObserved,
     PodGroupObserved,
     PodTerm,
     QueueObserved,
@@ -76,6 +77,8 @@ _MINDED_VOLUMES = tuple(
 )
 _CLAIMS = b'"resourceClaims"'
 _NOTES = "metadata.annotations"
+NAME_LABEL = "kubernetes.io/metadata.name"
+"""Of every namespace, so that the ledger has no need of it."""
 _TOKEN_VOLUME = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
@@ -91,6 +94,10 @@ class _Meta(_Kube, frozen=True):
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+
+
+class _Named(_Kube, frozen=True):
+    metadata: _Meta
 
 
 class _Container(_Kube, frozen=True):
@@ -143,8 +150,7 @@ class _PodStatus(_Given, frozen=True):
     conditions: list[_PodCondition] | None = None
 
 
-class _Pod(_Kube, frozen=True):
-    metadata: _Meta
+class _Pod(_Named, frozen=True):
     spec: _PodSpec = _PodSpec()
     status: _PodStatus = _PodStatus()
 
@@ -170,8 +176,7 @@ class _NodeStatus(_Kube, frozen=True):
     conditions: list[_Condition] | None = None
 
 
-class _Node(_Kube, frozen=True):
-    metadata: _Meta
+class _Node(_Named, frozen=True):
     spec: _NodeSpec = _NodeSpec()
     status: _NodeStatus = _NodeStatus()
 
@@ -184,8 +189,7 @@ class _BudgetStatus(_Kube, frozen=True):
     disruptions_allowed: int = 0
 
 
-class _Budget(_Kube, frozen=True):
-    metadata: _Meta
+class _Budget(_Named, frozen=True):
     spec: _BudgetSpec = _BudgetSpec()
     status: _BudgetStatus = _BudgetStatus()
 
@@ -215,6 +219,7 @@ _decode_amounts = from_outside(msgspec.json.Decoder(dict[str, Any] | None).decod
 _decode_ports = from_outside(msgspec.json.Decoder(list[kube.Port] | None).decode)
 _decode_affinity = from_outside(msgspec.json.Decoder(kube.Affinity | None).decode)
 _decode_budget = from_outside(msgspec.json.Decoder(_Budget).decode)
+_decode_named = from_outside(msgspec.json.Decoder(_Named).decode)
 _decode_any = from_outside(msgspec.json.Decoder(dict[str, Any]).decode)
 
 
@@ -669,3 +674,15 @@ def _taint(taint: _Taint) -> Taint:
     known = taint.effect in {"NoSchedule", "PreferNoSchedule", "NoExecute"}
     effect: Any = taint.effect if known else "NoSchedule"
     return Taint(key=taint.key, effect=effect, value=taint.value)
+
+
+def read_namespace(raw: bytes) -> NamespaceObserved | None:
+    """A namespace; None where it has no labels of its own, by which affinity could mean its pods
+    (`namespaceSelector`).
+    """
+    meta = _decode_named(raw).metadata
+    labels = {key: value for key, value in (meta.labels or {}).items() if key != NAME_LABEL}
+    version = number(meta.resource_version)
+    return (
+        NamespaceObserved(namespace=meta.name, labels=labels, version=version) if labels else None
+    )

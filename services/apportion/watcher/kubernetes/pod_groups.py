@@ -6,25 +6,24 @@ Invariant: a list of one API says nothing of the gangs of the others.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-
-import msgspec
 
 from apportion.core.ledger.state import State
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, VERSIONS, api_of, unread
 from apportion.core.workloads.pods.gangs import VOLCANO as VOLCANO_API
-from apportion.watcher.kubernetes.kind import Kind, Marks, metadata_of
+from apportion.watcher.kubernetes.kind import Marks, Metadata, Problem, readable
 from apportion.watcher.kubernetes.objects import ObjectReader
-from apportion_schemas import PodGroupObserved
+from apportion_schemas import PodGroupGone, PodGroupObserved
 
+GROUPS = "podgroups"
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 POD_GROUPS = {
-    "podgroups": VOLCANO,
-    f"podgroups.{COSCHEDULING}": f"{COSCHEDULING}/v1alpha1",
+    GROUPS: VOLCANO,
+    f"{GROUPS}.{COSCHEDULING}": f"{COSCHEDULING}/v1alpha1",
     **{
-        f"podgroups.{version}.{KUBERNETES}": f"{KUBERNETES}/{version}"
+        f"{GROUPS}.{version}.{KUBERNETES}": f"{KUBERNETES}/{version}"
         for version in VERSIONS[KUBERNETES]
     },
 }
@@ -39,32 +38,28 @@ class PodGroupView(Marks):
 
     `served` returns the versions in which the server has PodGroups of an API group, or None while
     that is unknown. `waiting` are gangs that Volcano's controllers have make no pods of until they
-    are let in. `problem` takes what an object is called and what is wrong with it, empty for
-    nothing any more.
+    are let in.
     """
 
     def __init__(
-        self,
-        reader: ObjectReader,
-        state: State,
-        stir: Callable[[], None],
-        problem: Callable[[str, str], None],
+        self, reader: ObjectReader, state: State, stir: Callable[[], None], problem: Problem
     ) -> None:
-        super().__init__(stir)
+        super().__init__(stir, (PodGroupObserved, PodGroupGone), ("group",))
         self._reader = reader
         self._state = state
-        self._problem = problem
         self.served: Callable[[str], Collection[str] | None] = lambda _api: None
         by_kind: dict[str, dict[str, PodGroupObserved]] = {kind: {} for kind in POD_GROUPS}
         self.declared = ChainMap(*by_kind.values())
         self.waiting: set[str] = set()
         self.kinds = {
-            kind: Kind(
+            kind: readable(
+                "PodGroup",
                 groups,
                 partial(self._read, POD_GROUPS[kind]),
                 self._changed,
+                problem,
                 expected=partial(self._expected, _api(POD_GROUPS[kind])),
-                forgotten=lambda name: problem(f"PodGroup {name}", ""),
+                key=partial(_gang, _api(POD_GROUPS[kind])),
             )
             for kind, groups in by_kind.items()
         }
@@ -81,25 +76,24 @@ class PodGroupView(Marks):
         """All gangs, here or in the ledger."""
         return dict.fromkeys((*self.declared, *self._state.groups))
 
+    def differences(self, names: Iterable[str]) -> Iterator[PodGroupObserved | PodGroupGone]:
+        """Gangs that the ledger does not know or knows otherwise."""
+        for name in names:
+            wanted, known = self.declared.get(name), self._state.groups.get(name)
+            if wanted is not None and (known is None or known.observed != wanted):
+                yield wanted
+            elif wanted is None and known is not None and known.observed and not known.pods:
+                yield PodGroupGone(group=name)  # with pods, it goes with the last one
+
     def _expected(self, api: str) -> list[str]:
         groups = self._state.groups.items()
         known = [name for name, group in groups if group.observed is not None]
         return [name for name in known if api_of(name) == api]
 
-    def _read(self, api_version: str, raw: bytes) -> tuple[str, PodGroupObserved | None, int]:
-        meta = metadata_of(raw)
-        parts = (meta.namespace, _api(api_version), meta.name)
-        key, version = "/".join(filter(None, parts)), meta.version
-        self.waiting.discard(key)
-        try:
-            found, waits = self._reader.group(raw, api_version)
-        except (ManifestError, msgspec.MsgspecError) as error:
-            self._problem(f"PodGroup {key}", str(error))
-            return key, self.declared.get(key), version  # what it said before still holds
-        self._problem(f"PodGroup {key}", "")
-        if waits:
-            self.waiting.add(key)
-        return key, found, version
+    def _read(self, api_version: str, raw: bytes) -> PodGroupObserved:
+        found, waits = self._reader.group(raw, api_version)
+        (self.waiting.add if waits else self.waiting.discard)(found.group)
+        return found
 
     def _changed(self, name: str, _before: object, now: object, _version: int) -> None:
         if now is None:
@@ -110,3 +104,7 @@ class PodGroupView(Marks):
 def _api(api_version: str) -> str:
     """The API group in a gang's name, which Volcano's have none of."""
     return "" if api_version == VOLCANO else api_version.partition("/")[0]
+
+
+def _gang(api: str, meta: Metadata) -> str:
+    return "/".join(filter(None, (meta.namespace, api, meta.name)))

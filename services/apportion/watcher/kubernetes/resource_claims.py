@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
-
 from apportion.core.dra.names import claim_of
 from apportion.core.dra.pods import PodClaims
 from apportion.core.dra.requests import ResourceClaim, read_resource_claim
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.watcher.kubernetes.kind import Kind, metadata_of
+from apportion.watcher.kubernetes.kind import Kind, Problem, readable
 from apportion.watcher.kubernetes.objects import PodView
 from apportion_schemas import Ask, PodAdopted, PodGone, PodSubmitted
 
@@ -26,16 +24,10 @@ RESOURCE_CLAIMS = "resourceclaims"
 
 
 class ResourceClaimView:
-    """Claims by `namespace/name`, and whose they are.
+    """Claims by `namespace/name`, and whose they are. `stir` is called when any changes."""
 
-    `stir` is called when any changes, `problem` with what cannot be read and what is wrong with it.
-    """
-
-    def __init__(
-        self, state: State, stir: Callable[[], None], problem: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
         self._stir = stir
-        self._problem = problem
         self._claims: dict[str, ResourceClaim] = {}
         self._keys: dict[str, str] = {}
         self._owner: dict[str, str] = {}
@@ -46,12 +38,13 @@ class ResourceClaimView:
         for pod in state.pods.values():
             self._own(pod.uid, pod.submitted.shape.asks)
         self.kinds: dict[str, Kind[Any]] = {
-            RESOURCE_CLAIMS: Kind(
+            RESOURCE_CLAIMS: readable(
+                "ResourceClaim",
                 self._claims,
-                self._read,
+                read_resource_claim,
                 self._changed,
-                expected=tuple,
-                forgotten=lambda key: problem(f"ResourceClaim {key}", ""),
+                problem,
+                keeps=False,
             )
         }
 
@@ -126,16 +119,6 @@ class ResourceClaimView:
         for uid in self._naming.get(key, ()):
             self._again[uid] = None
             self._stir()
-
-    def _read(self, raw: bytes) -> tuple[str, ResourceClaim | None, int]:
-        meta = metadata_of(raw)
-        try:
-            found = read_resource_claim(raw)
-        except msgspec.MsgspecError as error:
-            self._problem(f"ResourceClaim {meta.key}", str(error))
-            return meta.key, None, meta.version
-        self._problem(f"ResourceClaim {meta.key}", "")
-        return meta.key, found, meta.version
 
     def _changed(
         self, key: str, before: ResourceClaim | None, now: ResourceClaim | None, _version: int

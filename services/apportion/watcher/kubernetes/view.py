@@ -10,21 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion.core.workloads.dialects import ManifestError
-from apportion.runtime.kube.watch import number
-from apportion.watcher.kubernetes.kind import Kind, Marks, metadata_of
-from apportion.watcher.kubernetes.objects import NodeView, ObjectReader, PodView
-from apportion.watcher.kubernetes.pod_groups import PodGroupView
+from apportion.watcher.kubernetes.kind import Kind, Marks, Mirror, readable
+from apportion.watcher.kubernetes.objects import NodeView, ObjectReader, PodView, read_namespace
+from apportion.watcher.kubernetes.pod_groups import GROUPS, PodGroupView
 from apportion.watcher.kubernetes.resource_claims import ResourceClaimView
-from apportion.watcher.kubernetes.volumes import VolumeView
+from apportion.watcher.kubernetes.volumes import CLAIMS, VolumeView
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
@@ -35,20 +30,15 @@ from apportion_schemas import (
     PodAdopted,
     PodChanged,
     PodGone,
-    PodGroupGone,
-    PodGroupObserved,
     PodRejected,
     PodSubmitted,
     QueueObserved,
     QuotaGone,
     QuotaObserved,
-    VolumeClaimGone,
-    VolumeClaimObserved,
 )
-from apportion_schemas.decoding import from_outside
+from apportion_schemas.quantities import Payload
 
 _log = logging.getLogger(__name__)
-L = TypeVar("L")
 DELETED = "deleted"
 LEFT_MAX = 10_000
 """Pods remembered that left before the ledger had them; a submission is in flight for seconds."""
@@ -56,25 +46,21 @@ LEFT_MAX = 10_000
 
 @dataclass(slots=True, eq=False)
 class Marked:
-    """What must be compared: pods by uid, the others by name, in order of marking."""
+    """What must be compared: pods by uid, the others by kind and name, in order of marking."""
 
     pods: dict[str, None] = field(default_factory=dict)
     nodes: dict[str, None] = field(default_factory=dict)
-    groups: dict[str, None] = field(default_factory=dict)
-    queues: dict[str, None] = field(default_factory=dict)
-    quotas: dict[str, None] = field(default_factory=dict)
-    budgets: dict[str, None] = field(default_factory=dict)
-    volume_claims: dict[str, None] = field(default_factory=dict)
-    namespaces: dict[str, None] = field(default_factory=dict)
+    others: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        limits = self.queues or self.quotas or self.budgets or self.volume_claims or self.namespaces
-        return bool(self.pods or self.nodes or self.groups or limits)
+        return bool(self.pods or self.nodes or any(self.others.values()))
 
 
 class ClusterView:
     """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster.
 
+    `mirrors` are kinds of which the ledger is told object by object; `others` are these, gangs and
+    the claims of volumes.
     `gone` are pods that have left, with the reason, until the ledger knows. `touched` is the newest
     version at which a pod came to a node or left it. `problems` are objects that cannot be read.
     """
@@ -85,9 +71,6 @@ class ClusterView:
         self.pods: dict[str, PodView] = {}
         self.nodes: dict[str, NodeView] = {}
         self.volume_limits: dict[str, dict[str, int]] = {}
-        self.queues: dict[str, QueueObserved] = {}
-        self.quotas: dict[str, QuotaObserved] = {}
-        self.budgets: dict[str, BudgetObserved] = {}
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
         self.touched: dict[str, int] = {}
         self.gone: dict[str, str] = {}
@@ -96,19 +79,15 @@ class ClusterView:
         self.marked = Marked()
         self.stirred = asyncio.Event()
         self.volumes = VolumeView(state, self.stirred.set, self._problem)
-        self.namespaces = NamespaceView(state, self.stirred.set)
         self.claims = ResourceClaimView(state, self.stirred.set, self._problem)
         self.pod_groups = PodGroupView(reader, state, self.stirred.set, self._problem)
-        self.audiences = (
-            self._audiences(reader)
-            | self.pod_groups.kinds
-            | self.volumes.kinds
-            | self.namespaces.kinds
-            | self.claims.kinds
-        )
-
-    def _audiences(self, reader: ObjectReader) -> dict[str, Kind[Any]]:
-        return {
+        self.mirrors = self._mirrors()
+        self.others: dict[str, Marks] = {
+            **self.mirrors,
+            GROUPS: self.pod_groups,
+            CLAIMS: self.volumes,
+        }
+        self.audiences: dict[str, Kind[Any]] = {
             "pods": Kind(
                 self.pods,
                 lambda raw: reader.pod(raw, self.pods),
@@ -116,32 +95,53 @@ class ClusterView:
                 expected=self._live,
             ),
             "nodes": Kind(self.nodes, self._read_node, self._node_changed, expected=self._observed),
-            "csinodes": Kind(
+            "csinodes": readable(
+                "CSINode",
                 self.volume_limits,
-                partial(self._read_limit, "CSINode", reader.volume_limits, self.volume_limits),
+                reader.volume_limits,
                 self._limits_changed,
-                expected=tuple,
-                forgotten=lambda name: self._problem(f"CSINode {name}", ""),
+                self._problem,
             ),
-            "queues": Kind(
-                self.queues,
-                partial(self._read_limit, "Queue", reader.queue, self.queues),
-                partial(self._limit_changed, "queues"),
-                expected=tuple,
+            **{kind: mirror.kind for kind, mirror in self.mirrors.items()},
+            **self.pod_groups.kinds,
+            **self.volumes.kinds,
+            **self.claims.kinds,
+        }
+
+    def _mirrors(self) -> dict[str, Mirror[Any]]:
+        """In the order in which the ledger is told of them."""
+        reader, state = self._reader, self._state
+        common: dict[str, Any] = {"stir": self.stirred.set, "problem": self._problem}
+        return {
+            "queues": Mirror(
+                "Queue", reader.queue, lambda: state.queues, (QueueObserved,), ("queue",), **common
             ),
-            "resourcequotas": Kind(
-                self.quotas,
-                partial(self._read_limit, "ResourceQuota", reader.quota, {}),
-                partial(self._limit_changed, "quotas"),
-                expected=self._limited,
-                forgotten=lambda name: self.problems.pop(f"ResourceQuota {name}", None),
+            "resourcequotas": Mirror(
+                "ResourceQuota",
+                reader.quota,
+                lambda: state.quotas,
+                (QuotaObserved, QuotaGone),
+                ("namespace", "quota"),
+                keeps=False,
+                # The API server writes its status as pods come and go.
+                minor=lambda before, now: before.hard == now.hard,
+                **common,
             ),
-            "poddisruptionbudgets": Kind(
-                self.budgets,
-                partial(self._read_limit, "PodDisruptionBudget", reader.budget, self.budgets),
-                partial(self._limit_changed, "budgets"),
-                expected=self._spared,
-                forgotten=lambda name: self.problems.pop(f"PodDisruptionBudget {name}", None),
+            "poddisruptionbudgets": Mirror(
+                "PodDisruptionBudget",
+                reader.budget,
+                lambda: state.budgets,
+                (BudgetObserved, BudgetGone),
+                ("namespace", "budget"),
+                **common,
+            ),
+            "namespaces": Mirror(
+                "Namespace",
+                read_namespace,
+                lambda: state.namespaces,
+                (NamespaceObserved, NamespaceGone),
+                ("namespace",),
+                **common,
             ),
         }
 
@@ -150,27 +150,19 @@ class ClusterView:
         for raw in self.claims.take():
             self.audiences["pods"].seen(raw)
         marked, self.marked = self.marked, Marked()
-        marked.groups = self.pod_groups.take()
-        marked.volume_claims = self.volumes.take()
-        marked.namespaces = self.namespaces.take()
+        marked.others = {kind: marks.take() for kind, marks in self.others.items()}
         self.stirred.clear()
         return marked
 
     def everything(self) -> Marked:
         """All that there is, here or in the ledger, for a comparison of the whole."""
-        state = self._state
         return Marked(
             pods=dict.fromkeys((*self.pods, *self.gone)),
             nodes=dict.fromkeys((*self.nodes, *self._observed())),
-            groups=self.pod_groups.everything(),
-            queues=dict.fromkeys((*self.queues, *state.queues)),
-            quotas=dict.fromkeys((*self.quotas, *self._limited())),
-            budgets=dict.fromkeys((*self.budgets, *self._spared())),
-            volume_claims=self.volumes.everything(),
-            namespaces=self.namespaces.everything(),
+            others={kind: marks.everything() for kind, marks in self.others.items()},
         )
 
-    def mark(self, data: object) -> None:
+    def mark(self, data: Payload) -> None:
         """Compare again what this event is about."""
         match data:
             case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
@@ -179,18 +171,10 @@ class ClusterView:
                 self.mark_pod(data.pod)
             case NodeObserved() | NodeGone():
                 self.marked.nodes[data.node] = None
-            case PodGroupObserved() | PodGroupGone():
-                self.pod_groups.mark(data.group)
-            case QueueObserved():
-                self.marked.queues[data.queue] = None
-            case QuotaObserved() | QuotaGone():
-                self.marked.quotas[f"{data.namespace}/{data.quota}"] = None
-            case BudgetObserved() | BudgetGone():
-                self.marked.budgets[f"{data.namespace}/{data.budget}"] = None
-            case NamespaceObserved() | NamespaceGone():
-                self.namespaces.mark(data.namespace)
-            case VolumeClaimObserved() | VolumeClaimGone():
-                self.volumes.mark(f"{data.namespace}/{data.claim}")
+            case _:
+                for marks in self.others.values():
+                    if isinstance(data, marks.told):
+                        marks.mark_told(data)
         self.stirred.set()
 
     def mark_pod(self, uid: str) -> None:
@@ -250,13 +234,6 @@ class ClusterView:
 
     def _observed(self) -> list[str]:
         return [node.name for node in self._state.nodes.values() if node.observed is not None]
-
-    def _limited(self) -> list[str]:
-        return [f"{name}/{quota}" for name, known in self._state.quotas.items() for quota in known]
-
-    def _spared(self) -> list[str]:
-        known = self._state.budgets.items()
-        return [f"{name}/{budget}" for name, budgets in known for budget in budgets]
 
     # -------------------------------------------------------------- pods
 
@@ -325,35 +302,6 @@ class ClusterView:
             self.marked.nodes[name] = None
             self.stirred.set()
 
-    # -------------------------------------------------------------- queues, quotas, budgets
-
-    def _read_limit(
-        self, kind: str, read: Callable[[bytes], L | None], known: Mapping[str, L], raw: bytes
-    ) -> tuple[str, L | None, int]:
-        """A queue, quota or disruption budget; what is `known` of one that cannot be read holds."""
-        meta = metadata_of(raw)
-        title = f"{kind} {meta.key}"
-        try:
-            found = read(raw)
-        except (ManifestError, msgspec.MsgspecError) as error:
-            self._problem(title, str(error))
-            return meta.key, known.get(meta.key), meta.version
-        self._problem(title, "")
-        return meta.key, found, meta.version
-
-    def _limit_changed(
-        self, kind: str, name: str, before: object, now: object, _version: int
-    ) -> None:
-        """The API server writes a quota's status as pods come and go, which is no change."""
-        if (
-            isinstance(before, QuotaObserved)
-            and isinstance(now, QuotaObserved)
-            and before.hard == now.hard
-        ):
-            return
-        getattr(self.marked, kind)[name] = None
-        self.stirred.set()
-
     def _problem(self, title: str, problem: str) -> None:
         """Empty for an object that can be read again."""
         if not problem:
@@ -398,63 +346,3 @@ def says_otherwise(pod: PodState, view: PodView) -> bool:
     same = (needs.cpu_milli, needs.memory_mib) == (now.cpu_milli, now.memory_mib)
     same = same and pod.terminating == view.deleting
     return not (same and about.labels == view.labels and about.gates == view.gates)
-
-
-NAME_LABEL = "kubernetes.io/metadata.name"
-"""Of every namespace, so that nobody has to be told."""
-
-
-class _Meta(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    resource_version: str = ""
-    labels: dict[str, str] = {}
-
-
-class _Namespace(msgspec.Struct, frozen=True):
-    metadata: _Meta
-
-
-_decode = from_outside(msgspec.json.Decoder(_Namespace).decode)
-
-
-class NamespaceView(Marks):
-    """The labels of namespaces, by which terms of affinity may mean pods (`namespaceSelector`).
-
-    `stir` is called when any changes. Invariant: the ledger hears of namespaces with labels of
-    their own, and of no others.
-    """
-
-    def __init__(self, state: State, stir: Callable[[], None]) -> None:
-        super().__init__(stir)
-        self._state = state
-        self._seen: dict[str, NamespaceObserved] = {}
-        self.kinds: dict[str, Kind[Any]] = {
-            "namespaces": Kind(self._seen, _read, self._changed, expected=lambda: state.namespaces)
-        }
-
-    def everything(self) -> dict[str, None]:
-        """All namespaces with labels, here or in the ledger."""
-        return dict.fromkeys((*self._seen, *self._state.namespaces))
-
-    def differences(self, names: Iterable[str]) -> Iterable[NamespaceObserved | NamespaceGone]:
-        """What the ledger does not know of these namespaces, or knows otherwise."""
-        for name in names:
-            wanted, known = self._seen.get(name), self._state.namespaces.get(name)
-            if wanted is None and known is not None:
-                yield NamespaceGone(namespace=name)
-            elif wanted is not None and (
-                known is None or (known.labels != wanted.labels and known.version <= wanted.version)
-            ):
-                yield wanted
-
-    def _changed(self, name: str, before: object, now: object, _version: int) -> None:
-        if before != now:
-            self.mark(name)
-
-
-def _read(raw: bytes) -> tuple[str, NamespaceObserved | None, int]:
-    meta = _decode(raw).metadata
-    labels = {key: value for key, value in meta.labels.items() if key != NAME_LABEL}
-    version = number(meta.resource_version)
-    seen = NamespaceObserved(namespace=meta.name, labels=labels, version=version)
-    return meta.name, seen if labels else None, version

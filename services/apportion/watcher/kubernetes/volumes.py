@@ -8,9 +8,7 @@ mounts, or one that others placed, and of no others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
@@ -30,7 +28,15 @@ from apportion.core.workloads.pods.volumes import (
     read_volume,
 )
 from apportion.runtime.kube.watch import number
-from apportion.watcher.kubernetes.kind import Kind, Marks, metadata_of
+from apportion.watcher.kubernetes.kind import (
+    Kind,
+    Marks,
+    Problem,
+    is_news,
+    keys_of,
+    known_as,
+    readable,
+)
 from apportion.watcher.kubernetes.objects import PodView
 from apportion_schemas import (
     PodAdopted,
@@ -40,7 +46,6 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
-V = TypeVar("V")
 LEDGER, CLUSTER = "ledger", "cluster"
 CLAIMS, VOLUMES, CLASSES = "persistentvolumeclaims", "persistentvolumes", "storageclasses"
 DRIVERS, CAPACITIES = "csidrivers", "csistoragecapacities"
@@ -54,14 +59,11 @@ class VolumeView(Marks):
     the uids of the pods.
     """
 
-    def __init__(
-        self, state: State, stir: Callable[[], None], problem: Callable[[str, str], None]
-    ) -> None:
-        super().__init__(stir)
+    def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
+        super().__init__(stir, (VolumeClaimObserved, VolumeClaimGone), ("namespace", "claim"))
         self._state = state
         self._problem = problem
         self.claims: dict[str, Claim] = {}
-        self.storage = Storage({}, {})
         self.mounted: dict[str, set[tuple[str, str]]] = {}
         self._claim_of: dict[str, str] = {}
         self._marked_classes: set[str] = set()
@@ -73,46 +75,23 @@ class VolumeView(Marks):
         capacities: dict[str, Capacity] = {}
         self.storage = Storage(volumes, classes, drivers, capacities)
         self.kinds: dict[str, Kind[Any]] = {
-            CLAIMS: self._kind(
+            CLAIMS: readable(
                 "PersistentVolumeClaim",
-                read_claim,
                 self.claims,
+                read_claim,
                 self._claim_changed,
-                expected=self._known,
+                problem,
+                expected=lambda: keys_of(state.volume_claims),
             ),
-            VOLUMES: self._kind("PersistentVolume", read_volume, volumes, self._volume_changed),
-            CLASSES: self._kind("StorageClass", read_class, classes, self._class_changed),
-            DRIVERS: self._kind("CSIDriver", read_driver, drivers, self._driver_changed),
-            CAPACITIES: self._kind(
-                "CSIStorageCapacity", read_capacity, capacities, self._capacity_changed
+            VOLUMES: readable(
+                "PersistentVolume", volumes, read_volume, self._volume_changed, problem
+            ),
+            CLASSES: readable("StorageClass", classes, read_class, self._class_changed, problem),
+            DRIVERS: readable("CSIDriver", drivers, read_driver, self._driver_changed, problem),
+            CAPACITIES: readable(
+                "CSIStorageCapacity", capacities, read_capacity, self._capacity_changed, problem
             ),
         }
-
-    def _kind(
-        self,
-        title: str,
-        decode: Callable[[bytes], V],
-        entries: dict[str, V],
-        changed: Callable[[str, V | None, V | None, int], None],
-        *,
-        expected: Callable[[], Iterable[str]] = tuple,
-    ) -> Kind[V]:
-        """Objects by their key; of one that cannot be read, what it said before still holds."""
-
-        def read(raw: bytes) -> tuple[str, V | None, int]:
-            meta = metadata_of(raw)
-            try:
-                found = decode(raw)
-            except msgspec.MsgspecError as error:
-                self._problem(f"{title} {meta.key}", str(error))
-                return meta.key, entries.get(meta.key), meta.version
-            self._problem(f"{title} {meta.key}", "")
-            return meta.key, found, meta.version
-
-        def forgotten(key: str) -> None:
-            self._problem(f"{title} {key}", "")
-
-        return Kind(entries, read, changed, expected=expected, forgotten=forgotten)
 
     def observe(self, change: Change) -> None:
         """Take note of a pod of the ledger that came or went."""
@@ -160,7 +139,7 @@ class VolumeView(Marks):
 
     def everything(self) -> dict[str, None]:
         """All claims that matter, here or in the ledger."""
-        return dict.fromkeys((*self.mounted, *self._known()))
+        return dict.fromkeys((*self.mounted, *keys_of(self._state.volume_claims)))
 
     def fact(self, key: str) -> VolumeClaimObserved | None:
         """What is to be known of the claim; None where a volume of it cannot be read."""
@@ -190,20 +169,15 @@ class VolumeView(Marks):
         """
         soon = set(coming)
         for key in dict.fromkeys((*names, *soon)):
-            namespace, _, name = key.partition("/")
-            known = self._state.volume_claims.get(namespace, {}).get(name)
+            known: VolumeClaimObserved | None = known_as(self._state.volume_claims, key)
             if key not in self.mounted and key not in soon:
                 self._problem(f"the volumes of PersistentVolumeClaim {key}", "")
                 if known is not None:
-                    yield VolumeClaimGone(namespace=namespace, claim=name)
+                    yield VolumeClaimGone(namespace=known.namespace, claim=known.claim)
                 continue
             wanted = self.fact(key)
-            if wanted is not None and _is_news(wanted, known):
+            if wanted is not None and is_news(wanted, known):
                 yield wanted
-
-    def _known(self) -> list[str]:
-        known = self._state.volume_claims.items()
-        return [f"{name}/{claim}" for name, claims in known for claim in claims]
 
     def _claim_changed(
         self, key: str, before: Claim | None, now: Claim | None, _version: int
@@ -248,10 +222,3 @@ class VolumeView(Marks):
     ) -> None:
         self._marked_classes.update(each.storage_class_name for each in (before, now) if each)
         self._stir()
-
-
-def _is_news(wanted: VolumeClaimObserved, known: VolumeClaimObserved | None) -> bool:
-    """Whether the ledger says otherwise, and no other watcher has seen a later version."""
-    if known is None or known.version > wanted.version:
-        return known is None
-    return msgspec.structs.replace(wanted, version=known.version) != known

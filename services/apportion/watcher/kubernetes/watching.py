@@ -35,31 +35,21 @@ from apportion.watcher.kubernetes.doubts import Doubts
 from apportion.watcher.kubernetes.facts import Fact, Facts, FactWriting, Revisions
 from apportion.watcher.kubernetes.ineffective import Ineffective
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView
-from apportion.watcher.kubernetes.pod_groups import POD_GROUPS, VOLCANO
+from apportion.watcher.kubernetes.pod_groups import GROUPS, POD_GROUPS, VOLCANO
 from apportion.watcher.kubernetes.resource_claims import RESOURCE_CLAIMS
 from apportion.watcher.kubernetes.view import DELETED, ClusterView, Marked
+from apportion.watcher.kubernetes.volumes import CLAIMS as VOLUME_CLAIMS
 from apportion_schemas import (
-    BudgetGone,
-    BudgetObserved,
     ConfigurationChanged,
     DifferenceFound,
-    NamespaceGone,
-    NamespaceObserved,
     NodeGone,
     NodeObserved,
     NodeReported,
     PlacementVoided,
     PodAdopted,
     PodGone,
-    PodGroupGone,
-    PodGroupObserved,
     PodRejected,
     PodSubmitted,
-    QueueObserved,
-    QuotaGone,
-    QuotaObserved,
-    VolumeClaimGone,
-    VolumeClaimObserved,
     subject_of,
 )
 from apportion_schemas.decoding import from_outside
@@ -92,11 +82,7 @@ LISTED_S = 0.5
 """How often to look whether every kind was listed again since the API server was away."""
 UNBOUND = "the API server has lost its binding"
 _NOT_FOUND = 404
-_FENCED = (
-    BudgetGone, BudgetObserved, DifferenceFound, NamespaceGone, NamespaceObserved, NodeGone,
-    NodeObserved, PodAdopted, PodGroupGone, PodGroupObserved, PodRejected, QueueObserved,
-    QuotaGone, QuotaObserved, VolumeClaimGone, VolumeClaimObserved,
-)  # fmt: skip
+_FENCED = (DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodRejected)
 
 _log = logging.getLogger(__name__)
 
@@ -121,12 +107,13 @@ class KubernetesWatching:
         self._view = view
         self._clock = clock
         self._state = state
+        self._fenced = sum((marks.told for marks in view.others.values()), _FENCED)
         self._revisions = Revisions(state)
         self._writing = FactWriting(state, view, self._revisions, publisher, append)
         self._facts = Facts(view, state, self._revisions)
         self._discovery = Discovery(api, clock, VERSIONS)
         self._discovery.changed = self._look_at_rejected
-        view.pod_groups.served = partial(self._discovery.versions, resource="podgroups")
+        view.pod_groups.served = partial(self._discovery.versions, resource=GROUPS)
         self._watches = {
             kind: Watch(
                 api,
@@ -164,7 +151,7 @@ class KubernetesWatching:
                 self._revisions.forget(subject_of(data))
                 if data.uid in self._view.pods:
                     self._view.mark_pod(data.uid)
-        elif isinstance(data, _FENCED):
+        elif isinstance(data, self._fenced):
             self._revisions.note(subject_of(data), self._state.revision)
         if isinstance(data, PodAdopted) and not change.refused:
             self._revisions.adopted.add(data.pod)
@@ -316,14 +303,11 @@ class KubernetesWatching:
         yield [*self._adoptions(self._unchanged(marked.pods))]
         yield [*facts.changes(self._unchanged(marked.pods))]
         # Before the pods of others that mount them, which are told with their nodes.
-        yield [*facts.volume_claims(marked.volume_claims, pods)]
-        limits = [*facts.queues(marked.queues), *facts.quotas(marked.quotas)]
-        limits += facts.budgets(marked.budgets)
-        limits += facts.namespaces(marked.namespaces)
-        yield [*facts.nodes(marked.nodes), *limits]
+        yield [*facts.volume_claims(marked.others[VOLUME_CLAIMS], pods)]
+        yield [*facts.nodes(marked.nodes), *facts.mirrored(marked)]
         groups = facts.groups_of(pods) | {
             name: None
-            for name in marked.groups
+            for name in marked.others[GROUPS]
             if name in self._state.groups or name in self._view.pod_groups.waiting
         }
         yield [*facts.groups(groups)]

@@ -326,7 +326,7 @@ def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
         "queues",
         document | {"metadata": {"name": "ml", "namespace": "", "annotations": {CARD_QUOTA: "8"}}},
     )
-    assert cluster.view.queues["ml"].capability == {"pods": 2}
+    assert cluster.view.mirrors["queues"].entries["ml"].capability == {"pods": 2}
     assert CARD_QUOTA in cluster.view.problems["Queue ml"]
     cluster.see("queues", document)
     assert "Queue ml" not in cluster.view.problems
@@ -340,7 +340,7 @@ def kube_quota(name: str = "gpus", **hard: str) -> dict[str, Any]:
 
 def quota_facts(cluster: Cluster) -> list[Any]:
     """What is to be told of quotas, and is told."""
-    facts = list(cluster.facts.quotas(cluster.view.take().quotas))
+    facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]
 
@@ -426,7 +426,7 @@ def kube_budget(allowed: int = 1, **selector: Any) -> dict[str, Any]:
 
 def budget_facts(cluster: Cluster) -> list[Any]:
     """What is to be told of disruption budgets, and is told."""
-    facts = list(cluster.facts.budgets(cluster.view.take().budgets))
+    facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]
 

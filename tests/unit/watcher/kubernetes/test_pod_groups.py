@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, KUBERNETES_VERSIONS
+from apportion.watcher.kubernetes.pod_groups import GROUPS
 from apportion_schemas import PodGroupGone
 from tests.support.pods import member
 from tests.unit.watcher.kubernetes.followed_cluster import Cluster
@@ -23,13 +24,13 @@ def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
     """Whether the watcher saw it go or comes back to find it gone."""
     cluster = Cluster()
     cluster.see("podgroups", pod_group())
-    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
+    cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
     assert "default/job" in cluster.ledger.state.groups
     if not seen_before:
         cluster.view.pod_groups.declared.clear()
     cluster.view.audiences["podgroups"].listing()
     cluster.view.audiences["podgroups"].listed(9)
-    (fact,) = cluster.facts.groups(cluster.view.take().groups)
+    (fact,) = cluster.facts.groups(cluster.view.take().others[GROUPS])
     assert fact.data == PodGroupGone(group="default/job")
     cluster.write([fact])
     assert cluster.ledger.state.groups == {}
@@ -39,11 +40,11 @@ def test_a_gang_with_pods_outlives_its_declaration() -> None:
     """What runs was placed together; it is forgotten with the last pod."""
     cluster = Cluster()
     cluster.see("podgroups", pod_group())
-    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
+    cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
     cluster.ledger.submit(member("m0", group="default/job"))
     cluster.view.audiences["podgroups"].listing()
     cluster.view.audiences["podgroups"].listed(9)
-    assert list(cluster.facts.groups(cluster.view.take().groups)) == []
+    assert list(cluster.facts.groups(cluster.view.take().others[GROUPS])) == []
     cluster.ledger.gone("m0")
     assert cluster.ledger.state.groups == {}
 
@@ -65,7 +66,7 @@ def test_three_podgroups_of_one_name_are_three_gangs() -> None:
     audience = cluster.view.audiences[f"podgroups.{COSCHEDULING}"]
     audience.listing()
     audience.listed(9)
-    gone = [fact.data for fact in cluster.facts.groups(cluster.view.take().groups)]
+    gone = [fact.data for fact in cluster.facts.groups(cluster.view.take().others[GROUPS])]
     assert gone == [PodGroupGone(group=names[f"podgroups.{COSCHEDULING}"])]
 
 
@@ -88,7 +89,7 @@ def test_a_gang_of_kubernetes_is_read_in_every_version(version: str) -> None:
     gang = {"schedulingPolicy": {"gang": {"minCount": 3}}}
     document = {"metadata": {"name": "g"}, "spec": gang}
     cluster.see(f"podgroups.{version}.{KUBERNETES}", document)
-    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
+    cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
     (group,) = cluster.ledger.state.groups.values()
     assert group.observed is not None
     assert (group.observed.group, group.observed.min_available) == (f"default/{KUBERNETES}/g", 3)
@@ -96,4 +97,4 @@ def test_a_gang_of_kubernetes_is_read_in_every_version(version: str) -> None:
         audience = cluster.view.audiences[f"podgroups.{absent}.{KUBERNETES}"]
         audience.listing()
         audience.listed(9)
-    assert list(cluster.facts.groups(cluster.view.take().groups)) == []
+    assert list(cluster.facts.groups(cluster.view.take().others[GROUPS])) == []

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from apportion.watcher.kubernetes.volumes import CLAIMS
 from apportion_schemas import Disk, NodeObserved, VolumeClaimGone, VolumeClaimObserved
 from tests.support.kube_objects import kube_node
 from tests.unit.watcher.kubernetes.followed_cluster import Cluster
@@ -12,7 +13,7 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 def volume_facts(cluster: Cluster, *uids: str) -> list[Any]:
     """What is to be told of claims, those of these pods among them, and is told."""
-    facts = list(cluster.facts.volume_claims(cluster.view.take().volume_claims, uids))
+    facts = list(cluster.facts.volume_claims(cluster.view.take().others[CLAIMS], uids))
     cluster.write(facts)
     return [fact.data for fact in facts]
 
