@@ -5,7 +5,10 @@ client can make links of them. Invariant: every event of the catalogue has a lin
 all of them).
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from string import Formatter
 from typing import Any, NamedTuple
 
 from apportion.core.answers.reads import Part, joined
@@ -143,10 +146,10 @@ class Teller:
         if isinstance(data, PodRefused):
             causes = words.event_causes(data, self._shapes.get(data.pod))
             return _about(pod, " waits: ", causes.lead, clauses=causes.clauses)
-        line = _LINES[type(data)](data, pod)
-        if isinstance(line, Line):
-            return line
-        return Line((line,) if isinstance(line, str) else line)
+        if isinstance(data, PodResized):
+            said = (" ", "resized on ", _on(data.node), ": ")
+            return _about(pod, *said, clauses=(shares_words(data.shares), CORES_LATER))
+        return _filled(_LINES[type(data)], data, pod)
 
     def name_of(self, uid: str) -> str:
         """What the pod of this uid is called, as `namespace/name`; empty where nobody said."""
@@ -277,82 +280,10 @@ def _gone(data: PodGone, pod: Pod, *, earlier: bool) -> Line:
     return _about(pod, " ", "is gone", *because)
 
 
-def _submitted(data: PodSubmitted, pod: Pod) -> Line:
-    asks = ", ".join((listed([ask_words(ask) for ask in data.shape.asks]) or "no device",
-                      *constraint_text.devices(data.shape)))  # fmt: skip
-    gang = f", gang {data.group}" if data.group else ""
-    return _about(pod, " submitted: ", f"{asks} ({data.dialect}{gang})")
-
-
-def _changed(data: PodChanged, pod: Pod) -> Line:
-    waits = f"; it waits for {listed(list(data.gates))}" if data.gates else ""
-    labels = listed([f"{key}={value}" for key, value in sorted(data.labels.items())]) or "no label"
-    ends = "; it is being deleted" if data.terminating else ""
-    size = f"{data.cpu_milli / 1000:g} CPU, {data.memory_mib} MiB"
-    return _about(pod, " ", f"changed: {size}, {labels}{waits}{ends}")
-
-
-def _placed(data: PodPlaced, pod: Pod) -> Line:
-    return _about(pod, " placed ", "on ", _on(data.node), f": {shares_words(data.shares)}")
-
-
-def _adopted(data: PodAdopted, pod: Pod) -> Line:
-    source = f" (by {data.evidence})" if data.evidence else ""
-    held = shares_words(data.shares)
-    return _about(pod, " adopted ", "on ", _on(data.node), f": {held}{source}")
-
-
 def difference_words(data: DifferenceFound) -> str:
     """How cluster and ledger differ, as in `default/a: the ledger has …, the cluster has …`."""
     said = (("the ledger has", data.ledger), ("the cluster has", data.cluster))
     return f"{data.name}: " + ", ".join(f"{who} {what or 'nothing'}" for who, what in said)
-
-
-def _rebuilt(data: LedgerRebuilt) -> Pod:
-    unread = f", {data.unread} of which do not tell their devices" if data.unread else ""
-    pods = f"{data.pods} bound pods{unread}"
-    by, cluster = _said(data.by), _said(data.cluster)
-    return "ledger rebuilt by ", by, " from ", cluster, f": {pods}", *_because(data.reason)
-
-
-def _reported(data: NodeReported) -> Pod:
-    models: dict[str, int] = {}
-    for device in data.devices:
-        models[device.model] = models.get(device.model, 0) + 1
-    held = listed([f"{count} x {model}" for model, count in models.items()]) or "no devices"
-    return _on(data.node), f" reports {held}" + (" (simulated)" if data.simulated else "")
-
-
-def _health(data: DeviceHealthChanged) -> Pod:
-    of = f"device {data.device} of ", _on(data.node)
-    if data.healthy:
-        return *of, " recovered"
-    return *of, " failed: ", _said(data.reason or "no reason given")
-
-
-def _observed(data: NodeObserved) -> Pod:
-    ready = "ready" if data.ready else "not ready"
-    closed = " and unschedulable" if data.unschedulable else ""
-    return "node ", _on(data.node), f" is {ready}{closed}"
-
-
-def _resize_asked(data: ResizeAsked, pod: Pod) -> Pod:
-    wanted = [f"{data.memory_mib:,} MiB"] if data.memory_mib is not None else []
-    wanted += [f"{data.cores} %"] if data.cores is not None else []
-    whose = f" for container {data.container}" if data.container else ""
-    wants = f" wants {' and '.join(wanted)} for "
-    return _said(data.by), wants, *pod, *((whose,) if whose else ()), *_because(data.reason)
-
-
-def _whose(of: str, by: str) -> Pod:
-    """Whose word `by` lifts: his own has no need of his name again."""
-    return ("a cordon of their own",) if of == by else ("what ", _said(of), " said")
-
-
-def _bind_failed(data: BindFailed, pod: Pod) -> Line:
-    final = "for good" if data.final else "and is tried again"
-    said = f" failed {final}: ", _said(data.message)
-    return _about(pod, ": ", "binding to ", _on(data.node), *said)
 
 
 def _weighed(weights: NodeWeights | None) -> str:
@@ -366,10 +297,6 @@ def policy_words(policy: PolicyChanged) -> str:
     """How nodes and devices are preferred, as in `nodes price, devices price`."""
     weights = _weighed(policy.node_weights)
     return f"nodes {policy.node_policy}{weights}, devices {policy.device_policy}"
-
-
-def _because(reason: str) -> Pod:
-    return (": ", _said(reason)) if reason else ()
 
 
 def breach_words(data: ShareBreached) -> str:
@@ -391,6 +318,39 @@ def breach_words(data: ShareBreached) -> str:
     return f"{whose} uses {used} of {device} and is not held to its share of {granted}"
 
 
+def _because(reason: str) -> Pod:
+    return (": ", _said(reason)) if reason else ()
+
+
+def _submitted(data: PodSubmitted) -> str:
+    asks = ", ".join((listed([ask_words(ask) for ask in data.shape.asks]) or "no device",
+                      *constraint_text.devices(data.shape)))  # fmt: skip
+    gang = f", gang {data.group}" if data.group else ""
+    return f"{asks} ({data.dialect}{gang})"
+
+
+def _changed(data: PodChanged) -> str:
+    waits = f"; it waits for {listed(list(data.gates))}" if data.gates else ""
+    ends = "; it is being deleted" if data.terminating else ""
+    size = f"{data.cpu_milli / 1000:g} CPU, {data.memory_mib} MiB"
+    return f"{size}, {_labels(data.labels) or 'no label'}{waits}{ends}"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return listed([f"{key}={value}" for key, value in sorted(labels.items())])
+
+
+def _wanted(data: ResizeAsked) -> str:
+    wanted = [f"{data.memory_mib:,} MiB"] if data.memory_mib is not None else []
+    wanted += [f"{data.cores} %"] if data.cores is not None else []
+    return " and ".join(wanted)
+
+
+def _lifted(data: DeviceCordonLifted | NodeCordonLifted) -> Pod:
+    """Whose word `by` lifts: his own has no need of his name again."""
+    return ("a cordon of their own",) if data.of == data.by else ("what ", _said(data.of), " said")
+
+
 def _usage(data: UsageRecorded) -> Pod:
     """How much of its shares a node used, and what used it without one."""
     seconds = max(1, data.seconds)
@@ -398,144 +358,129 @@ def _usage(data: UsageRecorded) -> Pod:
     held = sum(share.memory_mib * share.seconds for share in data.shares) / seconds / 1024
     without = sorted({each.command for each in data.unshared})
     said = f": {used:,.1f} of {held:,.1f} GiB in shares used in {seconds / 60:.0f} min"
-    unshared = ("; without a share: ", _said(listed(without))) if without else ()
-    return "node ", _on(data.node), said, *unshared
+    return said, *(("; without a share: ", _said(listed(without))) if without else ())
 
 
-_LINES: dict[type, Callable[[Any, Pod], str | Pod | Line]] = {
-    NodeReported: lambda e, _: _reported(e),
-    DeviceHealthChanged: lambda e, _: _health(e),
-    UsageRecorded: lambda e, _: _usage(e),
-    ReportRefused: lambda e, _: (
-        "report of node ",
-        _on(e.node),
-        f" refused ({e.cause}): ",
-        _said(e.message),
+_FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
+    "": str,
+    "node": _on,
+    "said": _said,
+    "because": _because,
+    "count": lambda shapes: str(len(shapes)),
+    "pods": lambda count: words.many(count, "pod"),
+    "shares": shares_words,
+    "devices": lambda ids: listed([device_words(each) for each in ids]),
+    "models": lambda devices: (
+        listed([f"{count} x {model}" for model, count in Counter(d.model for d in devices).items()])
+        or "no devices"
     ),
-    SharesAllocated: lambda e, pod: _about(
-        pod,
-        " ",
-        "holds its shares on ",
-        _on(e.node),
-        f": {listed([device_words(d) for d in e.devices])}",
+    "simulated": lambda simulated: " (simulated)" if simulated else "",
+    "by": lambda evidence: f" (by {evidence})" if evidence else "",
+    "unread": lambda pods: f", {pods} of which do not tell their devices" if pods else "",
+    "silent": lambda s: f" was not heard for {s} s" if s > 1 else " is about to stop",
+    "ready": lambda ready: "ready" if ready else "not ready",
+    "closed": lambda unschedulable: " and unschedulable" if unschedulable else "",
+    "labels": lambda labels: _labels(labels) or "of its name",
+    "amounts": lambda hard: listed([f"{most:,} of {name}" for name, most in sorted(hard.items())]),
+    "claim": constraint_text.VOLUME_CLAIMS.__getitem__,
+    "container": lambda container: f" for container {container}" if container else "",
+    "final": lambda final: "for good" if final else "and is tried again",
+    "health": lambda event: (
+        " recovered" if event.healthy else (" failed: ", _said(event.reason or "no reason given"))
     ),
-    AllocationFailed: lambda e, pod: _about(
-        pod, ": ", _on(e.node), " could not hand out shares: ", _said(e.message)
-    ),
-    ShareBreached: lambda e, pod: _about(pod, " ", "on ", _on(e.node), f": {breach_words(e)}"),
-    PodSubmitted: _submitted,
-    PodChanged: _changed,
-    PodRejected: lambda e, pod: _about(pod, " rejected: ", _said(rejection_words(e))),
-    PodAdopted: _adopted,
-    DifferenceFound: lambda e, _: f"difference ({e.kind}): {difference_words(e)}",
-    LedgerRebuilt: lambda e, _: _rebuilt(e),
-    FormatEnabled: lambda e, _: (
-        f"format {e.format}@{e.version} enabled by ",
-        _said(e.by),
-        *_because(e.reason),
-    ),
-    RevisionSetAside: lambda e, _: (
-        f"revision {e.revision} set aside by ",
-        _said(e.by),
-        *_because(e.reason),
-    ),
-    NodeObserved: lambda e, _: _observed(e),
-    NodeGone: lambda e, _: ("node ", _on(e.node), " left the cluster"),
-    NodeSilent: lambda e, _: (
-        "the agent of node ",
-        _on(e.node),
-        f" was not heard for {e.grace_s} s" if e.grace_s > 1 else " is about to stop",
-    ),
-    NodeHeard: lambda e, _: ("the agent of node ", _on(e.node), " is heard again"),
-    PodGroupObserved: lambda e, _: (
-        f"gang {e.group} needs {words.many(e.min_available, 'pod')} together"
-    ),
-    PodGroupGone: lambda e, _: f"the declaration of gang {e.group} left the cluster",
-    QueueObserved: lambda e, _: _queue(e),
-    QuotaObserved: lambda e, _: (
-        f"quota {e.quota} of namespace {e.namespace}: "
-        + listed([f"{most:,} of {resource}" for resource, most in sorted(e.hard.items())])
-    ),
-    NamespaceObserved: lambda e, _: (
-        f"namespace {e.namespace} has the labels "
-        + (listed([f"{key}={value}" for key, value in sorted(e.labels.items())]) or "of its name")
-    ),
-    NamespaceGone: lambda e, _: f"namespace {e.namespace} has no labels of its own any more",
-    VolumeClaimObserved: lambda e, _: (
-        f"claim {e.namespace}/{e.claim}: {constraint_text.VOLUME_CLAIMS[e.state]}"
-    ),
-    VolumeClaimGone: lambda e, _: f"no pod mounts claim {e.namespace}/{e.claim} any more",
-    QuotaGone: lambda e, _: f"quota {e.quota} of namespace {e.namespace} left the cluster",
-    PodPlaced: _placed,
-    PlacementVoided: lambda e, pod: _about(
-        pod, ": ", "placement on ", _on(e.node), " voided: ", _said(e.reason)
-    ),
-    PodEvicted: lambda e, pod: _about(
-        pod, f" (priority {e.priority}) ", "is evicted from ", _on(e.node), words.evicted_for(e)
-    ),
-    ResizeAsked: _resize_asked,
-    PodResized: lambda e, pod: _about(
-        pod, " ", "resized on ", _on(e.node), ": ", clauses=(shares_words(e.shares), CORES_LATER)
-    ),
-    ResizeRefused: lambda e, pod: _about(pod, " ", f"is not resized: {words.resize_refused(e)}"),
-    BudgetObserved: lambda e, _: (
-        f"disruption budget {e.namespace}/{e.budget} lets {words.many(e.allowed, 'pod')} be evicted"
-    ),
-    BudgetGone: lambda e, _: f"disruption budget {e.namespace}/{e.budget} left the cluster",
-    PodBound: lambda e, pod: _about(pod, " bound ", "to ", _on(e.node)),
-    BindFailed: _bind_failed,
-    DeviceCordoned: lambda e, _: (
-        f"device {e.device} cordoned by ",
-        _said(e.by),
-        ": ",
-        _said(e.reason),
-    ),
-    DeviceUncordoned: lambda e, _: (
-        f"device {e.device} uncordoned by ",
-        _said(e.by),
-        *_because(e.reason),
-    ),
-    NodeCordoned: lambda e, _: (
-        "node ",
-        _on(e.node),
-        " cordoned by ",
-        _said(e.by),
-        ": ",
-        _said(e.reason),
-    ),
-    DeviceCordonLifted: lambda e, _: (
-        f"device {e.device}: ",
-        _said(e.by),
-        " lifts ",
-        *_whose(e.of, e.by),
-        *_because(e.reason),
-    ),
-    NodeCordonLifted: lambda e, _: (
-        "node ",
-        _on(e.node),
-        ": ",
-        _said(e.by),
-        " lifts ",
-        *_whose(e.of, e.by),
-        *_because(e.reason),
-    ),
-    NodeUncordoned: lambda e, _: (
-        "node ",
-        _on(e.node),
-        " uncordoned by ",
-        _said(e.by),
-        *_because(e.reason),
-    ),
-    PolicyChanged: lambda e, _: (
-        "policy changed by ",
-        _said(e.by),
-        f": {policy_words(e)}",
-        *_because(e.reason),
-    ),
-    ConfigurationChanged: lambda e, _: (
-        "configuration changed by ",
-        _said(e.by),
-        *_because(e.reason),
-    ),
-    PricesLearnt: lambda e, _: f"prices learnt from {e.pods} pods of {len(e.shapes)} sorts",
+    "usage": _usage,
+    "breach": breach_words,
+    "submitted": _submitted,
+    "changed": _changed,
+    "rejection": lambda event: _said(rejection_words(event)),
+    "difference": difference_words,
+    "queue": _queue,
+    "evicted_for": words.evicted_for,
+    "wanted": _wanted,
+    "resize_refused": words.resize_refused,
+    "lifted": _lifted,
+    "policy": policy_words,
 }
+"""How a line says a field of its event. Text gets into what is before it, a part stands alone."""
+
+_LINES: dict[type, str] = {
+    NodeReported: "{node:node} reports {devices:models}{simulated:simulated}",
+    DeviceHealthChanged: "device {device} of {node:node}{:health}",
+    UsageRecorded: "node {node:node}{:usage}",
+    ReportRefused: "report of node {node:node} refused ({cause}): {message:said}",
+    SharesAllocated: "{pod} |holds its shares on {node:node}: {devices:devices}",
+    AllocationFailed: "{pod}: |{node:node} could not hand out shares: {message:said}",
+    ShareBreached: "{pod} |on {node:node}: {:breach}",
+    PodSubmitted: "{pod} submitted: |{:submitted}",
+    PodChanged: "{pod} |changed: {:changed}",
+    PodRejected: "{pod} rejected: |{:rejection}",
+    PodAdopted: "{pod} adopted |on {node:node}: {shares:shares}{evidence:by}",
+    DifferenceFound: "difference ({kind}): {:difference}",
+    LedgerRebuilt: (
+        "ledger rebuilt by {by:said} from {cluster:said}: {pods} bound pods{unread:unread}"
+        "{reason:because}"
+    ),
+    FormatEnabled: "format {format}@{version} enabled by {by:said}{reason:because}",
+    RevisionSetAside: "revision {revision} set aside by {by:said}{reason:because}",
+    NodeObserved: "node {node:node} is {ready:ready}{unschedulable:closed}",
+    NodeGone: "node {node:node} left the cluster",
+    NodeSilent: "the agent of node {node:node}{grace_s:silent}",
+    NodeHeard: "the agent of node {node:node} is heard again",
+    PodGroupObserved: "gang {group} needs {min_available:pods} together",
+    PodGroupGone: "the declaration of gang {group} left the cluster",
+    QueueObserved: "{:queue}",
+    QuotaObserved: "quota {quota} of namespace {namespace}: {hard:amounts}",
+    NamespaceObserved: "namespace {namespace} has the labels {labels:labels}",
+    NamespaceGone: "namespace {namespace} has no labels of its own any more",
+    VolumeClaimObserved: "claim {namespace}/{claim}: {state:claim}",
+    VolumeClaimGone: "no pod mounts claim {namespace}/{claim} any more",
+    QuotaGone: "quota {quota} of namespace {namespace} left the cluster",
+    PodPlaced: "{pod} placed |on {node:node}: {shares:shares}",
+    PlacementVoided: "{pod}: |placement on {node:node} voided: {reason:said}",
+    PodEvicted: "{pod} (priority {priority}) |is evicted from {node:node}{:evicted_for}",
+    ResizeAsked: "{by:said} wants {:wanted} for {pod}{container:container}{reason:because}",
+    ResizeRefused: "{pod} |is not resized: {:resize_refused}",
+    BudgetObserved: "disruption budget {namespace}/{budget} lets {allowed:pods} be evicted",
+    BudgetGone: "disruption budget {namespace}/{budget} left the cluster",
+    PodBound: "{pod} bound |to {node:node}",
+    BindFailed: "{pod}: |binding to {node:node} failed {final:final}: {message:said}",
+    DeviceCordoned: "device {device} cordoned by {by:said}: {reason:said}",
+    DeviceUncordoned: "device {device} uncordoned by {by:said}{reason:because}",
+    NodeCordoned: "node {node:node} cordoned by {by:said}: {reason:said}",
+    NodeUncordoned: "node {node:node} uncordoned by {by:said}{reason:because}",
+    DeviceCordonLifted: "device {device}: {by:said} lifts {:lifted}{reason:because}",
+    NodeCordonLifted: "node {node:node}: {by:said} lifts {:lifted}{reason:because}",
+    PolicyChanged: "policy changed by {by:said}: {:policy}{reason:because}",
+    ConfigurationChanged: "configuration changed by {by:said}{reason:because}",
+    PricesLearnt: "prices learnt from {pods} pods of {shapes:count} sorts",
+}
+"""What an event says: `{field:format}`, or `{:format}` of the whole event. `{pod}` is what its pod
+is called; what is before `|` names that and says what the event's type says. Text of others is
+always a field, for a brace in it would be read.
+"""
+
+
+@lru_cache(maxsize=len(_LINES))
+def _pieces(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    return list(Formatter().parse(template))
+
+
+def _filled(template: str, data: Any, pod: Pod) -> Line:
+    parts: list[str | Part] = []
+    text, own = "", 0
+    for literal, field, how, _ in _pieces(template):
+        before, bar, after = literal.partition("|")
+        text += before
+        if bar:
+            parts.append(text)
+            own, text = len(parts), after
+        if field is None:
+            break
+        said = pod if field == "pod" else _FORMATS[how or ""](getattr(data, field, data))
+        if isinstance(said, tuple | Part):
+            parts += [text] if text else []
+            parts += said if isinstance(said, tuple) else (said,)
+            text = ""
+        else:
+            text += str(said)
+    return Line((*parts, text) if text else tuple(parts), own)
