@@ -48,7 +48,7 @@ from apportion.runtime.ledger.membership import Membership
 from apportion.runtime.ledger.port import Delivery, Draft, FenceRefused, LedgerError, WorkQueue
 from apportion.runtime.ledger.publisher import Insistence
 from apportion.runtime.ledger.reader import Reader
-from apportion.scheduler import cycle, fencing
+from apportion.scheduler import cycle
 from apportion.watcher.local.reconcile import Fact
 from apportion.watcher.local.watching import Watching
 from apportion_schemas import (
@@ -88,7 +88,7 @@ class Planted(NamedTuple):
 
 def _no_node_fence(patch: Patch) -> None:
     """A placement expects nothing of its node."""
-    real = fencing.fence
+    real = cycle.fence
 
     def fence(*arguments: Any) -> list[Draft]:
         return [structs.replace(draft, expect=None) for draft in real(*arguments)]
@@ -99,8 +99,8 @@ def _no_node_fence(patch: Patch) -> None:
 def _no_pod_fence(patch: Patch) -> None:
     """Every append of a placement has an id of its own."""
     numbers = itertools.count()
-    real = fencing._id
-    patch.setattr(fencing, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
+    real = cycle._id
+    patch.setattr(cycle, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
 
 
 def _ack_before_effect(patch: Patch) -> None:

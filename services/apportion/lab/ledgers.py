@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from apportion.core.answers.shadows import ShadowAnswer, ShadowPod
+from apportion.core.answers.replays import ShadowAnswer, ShadowPod
 from apportion.core.ledger.rules import rules_of
 from apportion.core.ledger.state import State
 from apportion.lab.recording import Limits, Recorded, Recording, seconds_of

@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import structs
 
-from apportion.core.answers.shadows import ShadowAnswer, ShadowPod, Spot, Verdict
+from apportion.core.answers.replays import ShadowAnswer, ShadowPod, Spot, Verdict
 from apportion.core.explain.text import words
 from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState, State
 from apportion.core.placement.engine import DecisionEvent

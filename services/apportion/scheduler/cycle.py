@@ -7,6 +7,11 @@ Of several schedulers each decides for its shard of the pods. Invariants: one de
 way at a time; after an append, whatever became of it, nothing is decided before the fold has passed
 everything that the ledger held when its outcome was known; a decision that a fence refused is made
 again for half as many pods, and after `REFUSALS_MAX` in a row what is derived is begun anew.
+
+Each placement names the SHA-256 of the message before it on its node, and the first of a batch on a
+node expects that message's revision to be the newest there (`Nats-Expected-Last-Subject-Sequence`).
+So a batch is taken by the server only if no placement came between what it was decided on and it.
+What is decided together is told with one time.
 """
 
 from __future__ import annotations
@@ -15,15 +20,17 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from hashlib import sha256
 from typing import Final
 
 import msgspec
 from msgspec import structs
 
+from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.placement.engine import EVENTS_MAX, Decision, Engine
+from apportion.core.placement.engine import EVENTS_MAX, Decision, DecisionEvent, Engine
 from apportion.core.placement.external_choice import ExternalChoices
 from apportion.core.placement.queueing.hints import BY_EVENT
 from apportion.core.placement.queueing.shape_queue import is_pending
@@ -45,15 +52,18 @@ from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.ledger.starting import SUBJECT, Choice, Heard
 from apportion.runtime.process.clock import BackOff, Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion.scheduler.fencing import fence
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
+    PlacementVoided,
     PodEvicted,
     PodPlaced,
     PodRefused,
+    PodResized,
     PodSubmitted,
     ResizeAsked,
+    ResizeRefused,
+    subject_of,
 )
 from apportion_schemas.decoding import from_outside
 
@@ -361,3 +371,68 @@ def _together(decision: Decision) -> bool:
     if not decision.placed:
         return any(isinstance(event, PodEvicted) for event in decision.events)
     return any(pod.submitted.group for pod in decision.placed)
+
+
+def fence(
+    events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
+) -> list[Draft]:
+    """The drafts of one decision, in order, for one atomic append."""
+    chains: dict[str, str] = {}
+    drafts, time = [], publisher.time()
+
+    def draft(event: DecisionEvent, expect: int | None = None) -> Draft:
+        if isinstance(event, PodResized | ResizeRefused):
+            cause = event.asked
+        else:
+            cause = state.pods[event.pod].submitted_revision
+        return publisher.draft(
+            event,
+            event_id=_id(event, state),
+            basis=state.revision,
+            cause=cause,
+            expect=expect,
+            time=time,
+        )
+
+    for event in events:
+        if isinstance(event, PodRefused | ResizeRefused):
+            drafts.append(draft(event))
+            continue
+        node, expect = state.nodes[event.node], None
+        if node.name not in chains:
+            subject = "" if node.fence else subject_of(event)
+            expect = fences.expected(node.fence, folded=state.revision, subject=subject)
+        if isinstance(event, PodPlaced):
+            submitted = state.pods[event.pod].submitted
+            devices = (held.device for held in node.devices)
+            event = handed(event, submitted, devices)  # noqa: PLW2901
+        chained = structs.replace(event, previous=chains.get(node.name, node.chain))
+        drafts.append(draft(chained, expect))
+        chains[node.name] = sha256(drafts[-1].payload).hexdigest()
+    return drafts
+
+
+def _id(event: DecisionEvent, state: State) -> str:
+    """The pod fence: one placement, and one voiding of it, for each attempt of a pod.
+
+    A place that was adopted may have been voided before, or the pod evicted for the same one, in an
+    earlier life of the pod. An eviction for a pod that has gone since changes nothing, and is none
+    for the next that needs the room. A refusal is told once for each revision that it was worked
+    out on.
+    """
+    pod = state.pods[event.pod]
+    again = f"/{pod.submitted_revision}" if pod.adopted else ""
+    match event:
+        case PodPlaced():
+            return f"{event.pod}/{event.attempt}/placed"
+        case PodEvicted():
+            wanting = state.pods[event.beneficiary]
+            return f"{event.pod}/{event.attempt}/evicted/{wanting.uid}/{wanting.attempt}{again}"
+        case PlacementVoided():
+            return f"{event.pod}/{event.attempt}/voided{again}"
+        case PodResized():
+            return f"{event.pod}/resized/{event.asked}"
+        case ResizeRefused():
+            return f"{event.pod}/not-resized/{event.asked}"
+        case PodRefused():
+            return f"{event.pod}/refused/{state.revision}"

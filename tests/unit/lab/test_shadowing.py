@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.answers.shadows import ShadowPod
+from apportion.core.answers.replays import ShadowPod
 from apportion.core.ledger.state import DEVICE_PLUGIN, State
 from apportion.lab import shadowing
 from apportion.lab.course import Course, copied

@@ -8,7 +8,7 @@ from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
-from apportion.scheduler.fencing import _id, fence
+from apportion.scheduler.cycle import _id, fence
 from apportion_schemas import PlacementVoided, PodAdopted, PodEvicted, PodPlaced, decode
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger

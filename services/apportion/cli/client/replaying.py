@@ -16,8 +16,7 @@ from apportion.cli.client.connection import Where
 from apportion.cli.client.ledger import with_ledger
 from apportion.cli.exits import NotFound, Outdated, Wrong
 from apportion.cli.render.output import console
-from apportion.core.answers.replays import ReplayAnswer
-from apportion.core.answers.shadows import ShadowAnswer
+from apportion.core.answers.replays import ReplayAnswer, ShadowAnswer
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.course import CourseFailed
 from apportion.lab.ledgers import (

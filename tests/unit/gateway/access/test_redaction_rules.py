@@ -17,7 +17,7 @@ from apportion.core.answers.reads import (
 )
 from apportion.core.answers.visibility import OF_OTHERS, OTHERS
 from apportion.core.explain.fleet_rows import FleetAnswer
-from apportion.core.explain.limit_rows import queue_answers
+from apportion.core.explain.limit_holders import queue_answers
 from apportion.core.explain.text.answer_text import diff_with_text
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why

@@ -9,7 +9,7 @@ import click
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import ARCHIVES, BEGIN, END
 from apportion.cli.render.output import console, plain, print_json, table
-from apportion.core.answers.shadows import ShadowAnswer, ShadowPod, Spot
+from apportion.core.answers.replays import ShadowAnswer, ShadowPod, Spot
 from apportion.core.explain.text.words import device_words, many
 
 SAID = {

@@ -5,7 +5,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from apportion.cli.verbs.predict.shadow import command, summary
-from apportion.core.answers.shadows import ShadowAnswer
+from apportion.core.answers.replays import ShadowAnswer
 from tests.support.golden import Golden
 
 GUIDE = "docs/guides/shadow.md"
