@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import click
@@ -70,7 +69,7 @@ async def body(service: Service, target: Target | None = None) -> None:
     """One life of the binder, until cancelled; without a `target` the ledger is all there is."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
-        reader = _reader(service, session, cluster)
+        reader = session.reader(service, cluster, writes="binder")
         await _bind(service, session, cluster, reader, target or LocalTarget())
 
 
@@ -93,8 +92,9 @@ async def kube_body(service: Service, kube: KubeChoice, beside: Beside) -> None:
         claims = Dra(api, cluster.state, service.clock, on=beside.dra)
         await claims.require()
         observers = (telling, gangs, claims, *((allocatable,) if allocatable else ()))
-
-        reader = _reader(service, session, cluster, *(each.observe for each in observers))
+        reader = session.reader(
+            service, cluster, *(each.observe for each in observers), writes="binder"
+        )
         service.metrics.gauge(
             "apportion_binder_pace", "Bindings that may be with the API server at once."
         ).set_function(lambda: pace.limit)
@@ -113,23 +113,6 @@ async def kube_body(service: Service, kube: KubeChoice, beside: Beside) -> None:
         await _bind(service, session, cluster, reader, target)
 
 
-def _reader(
-    service: Service, session: Session, cluster: StateFold, *observers: Callable[[Change], None]
-) -> Reader[Change]:
-    def observe(change: Change) -> None:
-        for each in observers:
-            each(change)
-
-    return Reader(
-        session.ledger,
-        cluster,
-        metrics=service.metrics,
-        on_change=observe,
-        after=cluster.state.revision,
-        writes="binder",
-    )
-
-
 async def _bind(
     service: Service,
     session: Session,
@@ -141,7 +124,6 @@ async def _bind(
     binding = Binding(
         cluster.state, target, publisher, clock=service.clock, metrics=service.metrics
     )
-    service.ready_when(reader.not_ready)
     service.ready_when(binding.not_ready)
     queue = await session.ledger.work_queue(
         DURABLE, [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=QUEUE_IN_FLIGHT_MAX

@@ -11,7 +11,7 @@ from apportion.intake.taking import Refusals, Taking
 from apportion.runtime.jetstream.ledger import JetStreamLedger
 from apportion.runtime.ledger.membership import beat
 from apportion.runtime.ledger.publisher import Publisher
-from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.ledger.reader import StateFold
 from apportion.runtime.process.config import ServiceConfig
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options
@@ -32,13 +32,7 @@ async def body(service: Service) -> None:
     """One life of the intake, until cancelled."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
-        reader = Reader(
-            session.ledger,
-            cluster,
-            metrics=service.metrics,
-            after=cluster.state.revision,
-            writes="agent",
-        )
+        reader = session.reader(service, cluster, writes="agent")
         publisher = Publisher("intake", service.clock, session.append)
         refusals = Refusals(publisher, service.clock, service.metrics)
         taking = Taking(
@@ -52,7 +46,6 @@ async def body(service: Service) -> None:
             free=service.soundness.free,
             spend=service.soundness.spend,
         )
-        service.ready_when(reader.not_ready)
         service.ready_when(taking.not_ready)
         service.loop("take", taking.run)
         service.loop("beat", lambda: beat(session.ledger, "intake", clock=service.clock))

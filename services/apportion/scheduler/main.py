@@ -6,15 +6,14 @@ import gc
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import click
 
-from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.runtime.ledger.membership import Membership
 from apportion.runtime.ledger.publisher import Publisher
-from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.ledger.reader import StateFold
 from apportion.runtime.process.config import ServiceConfig
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
@@ -129,8 +128,7 @@ async def body(
             if on_joined is not None:
                 on_joined()
 
-        reader = _reader(service, session, cluster, observers)
-        service.ready_when(reader.not_ready)
+        reader = session.reader(service, cluster, *observers, writes="scheduler")
         service.ready_when(membership.not_ready)
         metrics = DecisionMetrics(service.metrics, cycle.engine)
         service.loop("members", lambda: membership.run(reader))
@@ -150,27 +148,6 @@ async def body(
         if snapshotting is not None and snapshot_every:
             service.loop("write snapshots", lambda: snapshotting.run(reader))
         await reader.run()
-
-
-def _reader(
-    service: Service,
-    session: Session,
-    cluster: StateFold,
-    observers: Sequence[Callable[[Change], None]],
-) -> Reader[Change]:
-    def observe(change: Change) -> None:
-        for each in observers:
-            each(change)
-
-    after = cluster.state.revision
-    return Reader(
-        session.ledger,
-        cluster,
-        metrics=service.metrics,
-        on_change=observe,
-        after=after,
-        writes="scheduler",
-    )
 
 
 def _membership(service: Service, session: Session, cycle: Cycle, member: str) -> Membership:

@@ -10,7 +10,7 @@ import click
 
 from apportion.core.workloads.adoption.claims import WRITERS
 from apportion.runtime.ledger.publisher import Publisher
-from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.ledger.reader import StateFold
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.config import ConfigError, ServiceConfig
 from apportion.runtime.service.lifecycle import Service, run_service
@@ -137,15 +137,7 @@ async def body(service: Service, source: ManifestFolder | Nothing) -> None:
         cluster = StateFold(await session.restored())
         publisher = Publisher("watcher", service.clock, session.append)
         watching = Watching(source, cluster.state, publisher)
-        reader = Reader(
-            session.ledger,
-            cluster,
-            metrics=service.metrics,
-            on_change=watching.observe,
-            after=cluster.state.revision,
-            writes="watcher",
-        )
-        service.ready_when(reader.not_ready)
+        reader = session.reader(service, cluster, watching.observe, writes="watcher")
         service.ready_when(watching.not_ready)
         service.metrics.gauge(
             "apportion_watcher_problems", "Manifests that cannot be used at present."
@@ -177,14 +169,7 @@ async def kube_body(
             **reading._asdict(),
             clock=service.clock,
         )
-        reader = Reader(
-            session.ledger,
-            cluster,
-            metrics=service.metrics,
-            on_change=watching.observe,
-            after=cluster.state.revision, writes="watcher",
-        )  # fmt: skip
-        service.ready_when(reader.not_ready)
+        reader = session.reader(service, cluster, watching.observe, writes="watcher")
         service.ready_when(watching.not_ready)
         watching.measure(service.metrics)
         service.loop(

@@ -7,7 +7,7 @@ nothing of the ledger, so beginning anew begins with nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from apportion.core.identity.roles import BY_NAME
+from apportion.core.ledger.fold import Change
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import client as jetstream
@@ -24,6 +25,7 @@ from apportion.runtime.jetstream.through_intake import NodeConnection, NodeSnaps
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.publisher import Append, Insistence
+from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.service.lifecycle import Service
 
 
@@ -50,6 +52,30 @@ class Session(msgspec.Struct, frozen=True):
         if self.snapshots is None or not await self.snapshots.begun_without():
             return None
         return await self.snapshots.restore()
+
+    def reader(
+        self,
+        service: Service,
+        cluster: StateFold,
+        *observers: Callable[[Change], None],
+        writes: str,
+    ) -> Reader[Change]:
+        """What folds the ledger into `cluster`, before which the service is not ready."""
+
+        def observe(change: Change) -> None:
+            for each in observers:
+                each(change)
+
+        reader = Reader(
+            self.ledger,
+            cluster,
+            metrics=service.metrics,
+            on_change=observe if observers else None,
+            after=cluster.state.revision,
+            writes=writes,
+        )
+        service.ready_when(reader.not_ready)
+        return reader
 
 
 @asynccontextmanager
