@@ -7,7 +7,6 @@ out of reach. A combination of options that could not work is named before anyth
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Any, Final
 
@@ -24,15 +23,14 @@ from apportion.runtime.jetstream.following import (
 )
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
-from apportion.runtime.service.http import HttpServer, listening
 from apportion.runtime.service.lifecycle import Service, run_service
-from apportion.runtime.service.options import Command, dra_option, service_options, stop_with
+from apportion.runtime.service.options import dra_option, service_options, stop_with
 from apportion.runtime.service.serving_tls import (
     CERTIFICATE,
     KEY,
     ServedFiles,
-    given_tls,
     served_files,
+    serving,
     serving_tls_options,
 )
 
@@ -54,53 +52,6 @@ class AdmissionChoice(Struct, frozen=True, kw_only=True):
     namespace: str
     files: ServedFiles
     dra: bool = False
-
-
-_OPTIONS = (
-    click.option(
-        "--listen",
-        default=LISTEN,
-        envvar="APPORTION_LISTEN",
-        show_default=True,
-        show_envvar=True,
-        metavar="HOST:PORT",
-        help="Where the webhook answers, over HTTPS.",
-    ),
-    click.option(
-        "--fill-in",
-        "scheduler",
-        default=OURS[0],
-        show_default=True,
-        metavar="NAME",
-        help="The schedulerName of pods that ask for a device and name none.",
-    ),
-    click.option(
-        "--scheduler-name",
-        "schedulers",
-        multiple=True,
-        default=OURS,
-        show_default=True,
-        metavar="NAME",
-        help="Pods with this schedulerName are ours, as for the watcher.",
-    ),
-    click.option(
-        "--namespace",
-        default=NAMESPACE,
-        envvar="APPORTION_NAMESPACE",
-        show_default=True,
-        show_envvar=True,
-        metavar="NAME",
-        help="Where our services run; the binder's account there may write our annotations.",
-    ),
-    serving_tls_options,
-)
-
-
-def webhook_options(command: Command) -> Command:
-    """Add the options of `admission_choice`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def admission_choice(given: dict[str, Any]) -> AdmissionChoice:
@@ -144,7 +95,42 @@ LOOK_S: Final = 1.0
     epilog="Example:  apportion admission --nats nats://admission:secret@localhost:4222 "
     "--tls-cert tls.crt --tls-key tls.key",
 )
-@webhook_options
+@click.option(
+    "--listen",
+    default=LISTEN,
+    envvar="APPORTION_LISTEN",
+    show_default=True,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="Where the webhook answers, over HTTPS.",
+)
+@click.option(
+    "--fill-in",
+    "scheduler",
+    default=OURS[0],
+    show_default=True,
+    metavar="NAME",
+    help="The schedulerName of pods that ask for a device and name none.",
+)
+@click.option(
+    "--scheduler-name",
+    "schedulers",
+    multiple=True,
+    default=OURS,
+    show_default=True,
+    metavar="NAME",
+    help="Pods with this schedulerName are ours, as for the watcher.",
+)
+@click.option(
+    "--namespace",
+    default=NAMESPACE,
+    envvar="APPORTION_NAMESPACE",
+    show_default=True,
+    show_envvar=True,
+    metavar="NAME",
+    help="Where our services run; the binder's account there may write our annotations.",
+)
+@serving_tls_options
 @dra_option
 @service_options
 def command(*, config: ServiceConfig, **given: Any) -> None:
@@ -175,12 +161,11 @@ async def body(service: Service, choice: AdmissionChoice) -> None:
             writer=f"system:serviceaccount:{choice.namespace}:binder",
             dra=choice.dra,
         )
-        webhook = Webhook(choice, reviews, service)
         service.ready_when(known.reader.not_ready)
-        service.ready_when(webhook.not_ready)
-        service.loop("admit", webhook.run)
         service.loop("say how it is known", known.say)
-        await known.reader.run()
+        async with serving(service, choice.listen, choice.files, reviews.routes(), LIMITS) as url:
+            service.log.info("admitting", url=f"{url}/")
+            await known.reader.run()
     finally:
         await ledger.close()
 
@@ -223,40 +208,3 @@ class _Known:
                     "the ledger is out of reach; pods are judged by the last configuration",
                     configuration=revision,
                 )
-
-
-class Webhook:
-    """The HTTPS server of the webhook, for one life of the service."""
-
-    def __init__(self, choice: AdmissionChoice, reviews: Reviews, service: Service) -> None:
-        self._choice = choice
-        self._reviews = reviews
-        self._service = service
-        self._listening = False
-
-    def not_ready(self) -> list[str]:
-        """Why the API server gets no answer yet; empty once the server listens."""
-        return [] if self._listening else ["starting to listen"]
-
-    async def run(self) -> None:
-        """Serve, and follow changes of the certificate's files, until cancelled.
-
-        Raises:
-            ConfigError: the certificate cannot be used, or the address is taken.
-        """
-        tls, certificates = given_tls(self._choice.files, self._service.clock)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(certificates.run(), name="certificates")
-            server = HttpServer(
-                self._choice.listen,
-                metrics=None,
-                not_ready=self._service.reasons_against_ready,
-                routes=self._reviews.routes(),
-                key="--listen",
-                tls=tls.context,
-                limits=LIMITS,
-            )
-            async with listening(server) as address:
-                self._service.log.info("admitting", url=f"https://{address}/")
-                self._listening = True
-                await asyncio.Event().wait()

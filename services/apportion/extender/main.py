@@ -18,13 +18,12 @@ from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
-from apportion.runtime.service.http import HttpServer, listening
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.serving_tls import (
     ServedFiles,
-    given_tls,
     served_files,
+    serving,
     serving_tls_options,
 )
 
@@ -87,27 +86,8 @@ async def body(service: Service, listen: Address, files: ServedFiles | None) -> 
             unready=lambda: "; ".join(reader.not_ready()),
             metrics=service.metrics,
         )
-        async with listening(_server(service, listen, files, extender)) as address:
-            service.log.info("extending", url=f"{'https' if files else 'http'}://{address}")
+        async with serving(service, listen, files, extender.routes(), LIMITS) as url:
+            service.log.info("extending", url=url)
             await reader.run()
     finally:
         await ledger.close()
-
-
-def _server(
-    service: Service, listen: Address, files: ServedFiles | None, extender: Extender
-) -> HttpServer:
-    """Over HTTPS where there are files, which are followed."""
-    tls = None
-    if files is not None:
-        tls, following = given_tls(files, service.clock)
-        service.loop("certificates", following.run)
-    return HttpServer(
-        listen,
-        metrics=None,
-        not_ready=service.reasons_against_ready,
-        routes=extender.routes(),
-        key="--listen",
-        tls=tls.context if tls else None,
-        limits=LIMITS,
-    )

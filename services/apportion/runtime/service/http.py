@@ -46,6 +46,7 @@ CLIENT = web.RequestKey("client", str)
 _CLOSE_TIMEOUT_S = 2.0
 _AGAIN_S = 1
 LIMITS = Limits()
+Routes = Iterable[web.AbstractRouteDef]
 _BACKLOG = 512
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Guard = Callable[[web.Request, Handle], Awaitable[web.StreamResponse]]
@@ -235,7 +236,7 @@ class HttpServer:
         *,
         metrics: Metrics | None,
         not_ready: Callable[[], list[str]],
-        routes: Iterable[web.AbstractRouteDef] = (),
+        routes: Routes = (),
         key: str = "APPORTION_HEALTH",
         tls: SSLContext | None = None,
         limits: Limits = LIMITS,

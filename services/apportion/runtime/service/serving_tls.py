@@ -12,7 +12,8 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ import click
 import msgspec
 
 from apportion.runtime.process.clock import Clock
-from apportion.runtime.process.config import ConfigError
+from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.tls import load_pair, read_pem
+from apportion.runtime.service.http import HttpServer, Routes, listening
+from apportion.runtime.service.lifecycle import Service
+from apportion.runtime.service.limits import Limits
 from apportion.runtime.service.options import Command
 
 LOOK_S = 2.0
@@ -149,6 +153,36 @@ def given_tls(files: ServedFiles, clock: Clock) -> tuple[Tls, GivenCertificate]:
     """What serves these files, and what looks after them. Raises ConfigError."""
     tls = Tls(asks_clients=files.client_ca is not None)
     return tls, GivenCertificate(files, tls, clock)
+
+
+@asynccontextmanager
+async def serving(
+    service: Service,
+    listen: Address,
+    files: ServedFiles | None,
+    routes: Routes,
+    limits: Limits,
+) -> AsyncIterator[str]:
+    """Serve these beside `/readyz`, over HTTPS where there are files, which are followed; the URL.
+
+    Raises:
+        ConfigError: the certificate cannot be used, or the address is taken.
+    """
+    tls = None
+    if files is not None:
+        tls, following = given_tls(files, service.clock)
+        service.loop("certificates", following.run)
+    server = HttpServer(
+        listen,
+        metrics=None,
+        not_ready=service.reasons_against_ready,
+        routes=routes,
+        key="--listen",
+        tls=tls.context if tls else None,
+        limits=limits,
+    )
+    async with listening(server) as address:
+        yield f"{'https' if files else 'http'}://{address}"
 
 
 def served_files(
