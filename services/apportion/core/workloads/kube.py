@@ -2,6 +2,7 @@
 
 What is not here is not looked at; what is not here and would change a decision is in
 `unsupported.py`. Invariant: every list and every name has its limit in its type.
+A struct that has the name of its object, or of a field of the API, has no sentence of its own.
 """
 
 from typing import Annotated, Any, Literal
@@ -20,8 +21,6 @@ class Kube(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class OwnerReference(Kube, frozen=True):
-    """One entry of `metadata.ownerReferences[]`: who made the pod."""
-
     kind: Text
     name: Text
     controller: bool = False
@@ -38,15 +37,11 @@ class Metadata(Kube, frozen=True):
 
 
 class Resources(Kube, frozen=True):
-    """`resources` of a container: its requests and limits, as written."""
-
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
 
 
 class Port(Kube, frozen=True):
-    """One entry of `ports[]` of a container."""
-
     container_port: int = 0
     host_port: int = 0
     host_ip: Text = field(name="hostIP", default="")
@@ -61,8 +56,6 @@ class EnvVar(Kube, frozen=True):
 
 
 class ContainerSpec(Kube, frozen=True):
-    """One entry of `containers[]` or `initContainers[]`."""
-
     name: Text
     resources: Resources = Resources()
     restart_policy: Text = ""
@@ -77,16 +70,12 @@ class SchedulingGate(Kube, frozen=True):
 
 
 class Expression(Kube, frozen=True):
-    """One entry of `matchExpressions[]` in a term of node affinity."""
-
     key: Key
     operator: Text
     values: Annotated[list[Text], Meta(max_length=256)] = []
 
 
 class NodeTerm(Kube, frozen=True):
-    """One term: all of its expressions, over labels and over fields."""
-
     match_expressions: Annotated[list[Expression], Meta(max_length=64)] = []
     match_fields: Annotated[list[Expression], Meta(max_length=64)] = []
 
@@ -98,8 +87,6 @@ class NodeTerms(Kube, frozen=True):
 
 
 class PreferredNode(Kube, frozen=True):
-    """A term that is worth `weight`."""
-
     weight: Annotated[int, Meta(ge=1, le=100)]
     preference: NodeTerm
 
@@ -114,15 +101,11 @@ class NodeAffinity(Kube, frozen=True):
 
 
 class LabelSelector(Kube, frozen=True):
-    """A `labelSelector`, which means pods by their labels."""
-
     match_labels: dict[str, Any] = {}
     match_expressions: Annotated[list[Expression], Meta(max_length=64)] = []
 
 
 class PodAffinityTerm(Kube, frozen=True):
-    """A term of `podAffinity` or `podAntiAffinity`."""
-
     topology_key: Annotated[Key, Meta(min_length=1)]
     label_selector: LabelSelector | None = None
     namespaces: Annotated[list[Text], Meta(max_length=256)] = []
@@ -150,8 +133,6 @@ class PodAffinity(Kube, frozen=True):
 
 
 class TopologySpread(Kube, frozen=True):
-    """One entry of `topologySpreadConstraints[]` of a pod."""
-
     max_skew: Annotated[int, Meta(ge=1, le=1 << 31)]
     topology_key: Annotated[Key, Meta(min_length=1)]
     when_unsatisfiable: Text
@@ -163,16 +144,12 @@ class TopologySpread(Kube, frozen=True):
 
 
 class Affinity(Kube, frozen=True):
-    """`affinity` of a pod: to nodes, to pods, and away from pods."""
-
     node_affinity: NodeAffinity = NodeAffinity()
     pod_affinity: PodAffinity = PodAffinity()
     pod_anti_affinity: PodAffinity = PodAffinity()
 
 
 class TolerationSpec(Kube, frozen=True):
-    """One entry of `tolerations[]` of a pod, as written."""
-
     key: Key = ""
     operator: Text = ""
     value: Text = ""
@@ -180,27 +157,19 @@ class TolerationSpec(Kube, frozen=True):
 
 
 class ClaimSource(Kube, frozen=True):
-    """`persistentVolumeClaim` of a volume: a claim of the pod's namespace by its name."""
-
     claim_name: Annotated[Text, Meta(min_length=1)]
 
 
 class GoogleDisk(Kube, frozen=True):
-    """`gcePersistentDisk` of a volume: a disk of Google's by its name."""
-
     pd_name: Text = ""
     read_only: bool = False
 
 
 class AmazonDisk(Kube, frozen=True):
-    """`awsElasticBlockStore` of a volume: a disk of Amazon's by its id."""
-
     volume_id: Text = field(default="", name="volumeID")
 
 
 class IscsiTarget(Kube, frozen=True):
-    """`iscsi` of a volume: a target by its qualified name."""
-
     iqn: Text = ""
     read_only: bool = False
 
@@ -233,8 +202,6 @@ class SchedulingGroup(Kube, frozen=True):
 
 
 class PodSpec(Kube, frozen=True):
-    """`spec` of a pod, as far as it is read."""
-
     containers: Annotated[list[ContainerSpec], Meta(min_length=1, max_length=CONTAINERS_MAX)]
     init_containers: Annotated[list[ContainerSpec], Meta(max_length=CONTAINERS_MAX)] = []
     node_selector: dict[str, Any] = {}
@@ -254,22 +221,16 @@ class PodSpec(Kube, frozen=True):
 
 
 class PodTemplate(Kube, frozen=True):
-    """`template` of a workload: the pod that it makes copies of."""
-
     spec: PodSpec
     metadata: Metadata = Metadata()
 
 
 class Pod(Kube, frozen=True):
-    """A Pod of API version `v1`."""
-
     metadata: Metadata
     spec: PodSpec
 
 
 class JobSpec(Kube, frozen=True):
-    """`spec` of a Job, as far as it is read."""
-
     template: PodTemplate
     parallelism: Replicas = 1
     completions: Natural | None = None
@@ -277,29 +238,21 @@ class JobSpec(Kube, frozen=True):
 
 
 class Job(Kube, frozen=True):
-    """A Job of API version `batch/v1`."""
-
     metadata: Metadata
     spec: JobSpec
 
 
 class DeploymentSpec(Kube, frozen=True):
-    """`spec` of a Deployment, as far as it is read."""
-
     template: PodTemplate
     replicas: Replicas = 1
 
 
 class Deployment(Kube, frozen=True):
-    """A Deployment of API version `apps/v1`."""
-
     metadata: Metadata
     spec: DeploymentSpec
 
 
 class VolcanoTask(Kube, frozen=True):
-    """`tasks[]` of a Volcano Job."""
-
     template: PodTemplate
     name: Text = ""
     replicas: Replicas = 1
@@ -307,8 +260,6 @@ class VolcanoTask(Kube, frozen=True):
 
 
 class VolcanoJobSpec(Kube, frozen=True):
-    """`spec` of a Volcano Job."""
-
     tasks: Annotated[list[VolcanoTask], Meta(min_length=1, max_length=256)]
     min_available: Replicas = 0
     queue: Text = "default"
@@ -324,8 +275,6 @@ class VolcanoJob(Kube, frozen=True):
 
 
 class PodGroupSpec(Kube, frozen=True):
-    """`spec` of a PodGroup, as far as it is read."""
-
     min_member: Natural = 1
     min_task_member: dict[str, Any] = {}
     queue: Text = "default"
@@ -340,8 +289,6 @@ class PodGroup(Kube, frozen=True):
 
 
 class CoschedulingSpec(Kube, frozen=True):
-    """`spec` of a PodGroup of the coscheduling plugin, as far as it is read."""
-
     min_member: Natural = 1
 
 
@@ -353,8 +300,6 @@ class CoschedulingPodGroup(Kube, frozen=True):
 
 
 class GangPolicy(Kube, frozen=True):
-    """`gang` of a scheduling policy."""
-
     min_count: Natural = 1
 
 
@@ -365,8 +310,6 @@ class SchedulingPolicy(Kube, frozen=True):
 
 
 class KubernetesGroupSpec(Kube, frozen=True):
-    """`spec` of a PodGroup of Kubernetes, as far as it is read."""
-
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     priority: Priority | None = None
     priority_class_name: Text = ""
