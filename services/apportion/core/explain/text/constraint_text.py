@@ -25,7 +25,6 @@ _C = RefusalCode
 
 LIMIT_CODES: Final = of_kind(Kind.LIMIT)
 """Refusals that a pod's queue or namespace is the cause of, and no node."""
-CLAIM_CODES: Final = (_C.VOLUME_CLAIM_NOT_READY, _C.VOLUME_CLAIM_IN_USE)
 VOLUME_CLAIMS: Final = {
     "bound": "it is bound",
     "first-consumer": "it is bound once a pod has a node",

@@ -95,16 +95,6 @@ def missing(miss: NearMiss) -> str:
     return amount(miss.code, miss.needed - miss.available) if miss.needed > miss.available else ""
 
 
-def near_miss(miss: NearMiss) -> str:
-    """One near miss in words, as in `node-3 gpu-0: not enough memory free on the device (…)`."""
-    said = f"{_where(miss)}: {phrase(miss.code)}"
-    lacking = missing(miss)
-    if not lacking:
-        return said
-    needed, available = amount(miss.code, miss.needed), amount(miss.code, miss.available)
-    return f"{said} (needed {needed}, available {available}, missing {lacking})"
-
-
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
     """What was wrong, with the names that the pod gives where its wishes are known.
 

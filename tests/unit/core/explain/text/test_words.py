@@ -103,19 +103,6 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
     }
 
 
-def test_near_miss(golden: Golden) -> None:
-    """Node, device, cause, and the three amounts."""
-    said = words.near_miss(miss(RefusalCode.MEMORY_INSUFFICIENT, 40_000, 24_564))
-    assert all(amount in said for amount in ("40,000", "24,564", "15,436"))
-    golden({"40000 MiB of 24564": said})
-
-
-def test_near_miss_without_amounts(golden: Golden) -> None:
-    """A cordon lacks nothing that could be counted."""
-    said = words.near_miss(miss(RefusalCode.NODE_CORDONED, 1, 0, device=""))
-    golden({"cordoned": said})
-
-
 def test_sentence_counts_causes_and_names_the_nearest(golden: Golden) -> None:
     """The most frequent cause first, then the nearest miss with what it lacks."""
     said = words.refusal(
