@@ -9,7 +9,7 @@ many they are.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec import structs
@@ -172,21 +172,12 @@ def _of_its_card(state: State, pod: PodState, refused: PodRefused) -> PodRefused
     )  # fmt: skip
     held = sum(
         type_matches(cards[0].partition("/")[0], model) and count
-        for model, count in _shares_by_model(state, others).items()
+        for model, count in Counter(model for _, model in _held(state, others)).items()
     )
     left = max(most - held - fitting * short.needed, 0)
     if left >= short.needed:
         return refused
     return structs.replace(refused, queue=structs.replace(short, resource=cards[0], available=left))
-
-
-def _shares_by_model(state: State, pods: Iterable[PodState]) -> Counter[str]:
-    return Counter(
-        state.nodes[pod.placement.node].by_id[share.device].device.model
-        for pod in pods
-        if pod.placement is not None
-        for share in pod.placement.shares
-    )
 
 
 def _holders(state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
@@ -253,7 +244,8 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
                 held_by(state, pods[each.queue] if each.capability else (), of_shares),
             ),
             cards=each.cards,
-            devices=_by_model(state, pods[each.queue]),
+            # by device, since several shares may be of one
+            devices=dict(sorted(Counter(dict(_held(state, pods[each.queue])).values()).items())),
             pods=sum(pod.placement is not None for pod in pods[each.queue]),
             waiting=sum(pod.placement is None for pod in pods[each.queue]),
         )
@@ -307,15 +299,13 @@ def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amo
     return held
 
 
-def _by_model(state: State, pods: Iterable[PodState]) -> dict[str, int]:
-    """How many devices of each model the pods hold all or a part of."""
-    held = {
-        share.device: state.nodes[pod.placement.node].by_id[share.device].device.model
-        for pod in pods
-        if pod.placement is not None
-        for share in pod.placement.shares
-    }
-    return dict(sorted(Counter(held.values()).items()))
+def _held(state: State, pods: Iterable[PodState]) -> Iterator[tuple[str, str]]:
+    """The device of each share that the pods hold, and its model."""
+    for pod in pods:
+        if pod.placement is not None:
+            by_id = state.nodes[pod.placement.node].by_id
+            for share in pod.placement.shares:
+                yield share.device, by_id[share.device].device.model
 
 
 def used(counted: Mapping[str, tuple[Amount, int]], held: Amounts) -> dict[str, int]:
