@@ -43,6 +43,7 @@ def replaced(replace: Callable[[Any, str, Any], None]) -> int:
         for name, value in vars(user).items():
             if isfunction(value):
                 bound.setdefault(value, []).append((user, name))
+    others: dict[Any, Any] = {}
     places = 0
     for module in product:
         for name, function in list(vars(module).items()):
@@ -50,10 +51,14 @@ def replaced(replace: Callable[[Any, str, Any], None]) -> int:
             if not own or name in NAMES or not (module in TEXTS or name.endswith(WORDERS)):
                 continue
             if get_type_hints(function).get("return") is str:
-                other = lorem(function)
+                other = others[function] = lorem(function)
                 for user, bound_as in bound[function]:
                     replace(user, bound_as, other)
                     places += 1
+    for module in TEXTS:
+        for name, table in list(vars(module).items()):
+            if isinstance(table, dict) and any(isfunction(each) for each in table.values()):
+                replace(module, name, {key: others.get(each, each) for key, each in table.items()})
     return places
 
 

@@ -16,8 +16,7 @@ from apportion.core.answers.plans import PlanAnswer, PlanLine, PlanRequest
 from apportion.core.answers.reads import Answer, Page
 from apportion.core.explain.views import pod_answer
 from apportion.core.explain.why import why
-from apportion.lab.planning import plan
-from apportion.lab.wishes import plan_of
+from apportion.lab.planning import plan, plan_of
 from apportion_schemas import DeviceCordoned, NodeCordoned
 from tests.support.answering import answering, answers_of
 from tests.support.fleet import T4, rack

@@ -132,7 +132,7 @@ class Up:
         code = 0
         if self._wanted.samples and not kept_fleet.without_samples(self._wanted.data):
             samples = await submit_samples(self._where, self._out)
-            show(self._out, samples)
+            show_samples(self._out, samples)
             if samples.never:
                 self._say(
                     f"{samples.never} of {many(len(samples.pods), 'sample')} can never fit on "
@@ -392,7 +392,7 @@ def _outcomes(
     return pods, whys
 
 
-def show(out: Console, samples: Samples) -> None:
+def show_samples(out: Console, samples: Samples) -> None:
     """A row for each sample, and a line for each that could not be read."""
     made = table("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT", wraps=("HOLDS, OR WHY NOT",),
                  drops=("PHASE",))  # fmt: skip

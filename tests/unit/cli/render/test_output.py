@@ -10,7 +10,7 @@ from rich.console import Console
 
 from apportion.cli.render import tables
 from apportion.cli.render.output import plain, show
-from apportion.cli.up import samples
+from apportion.cli.up import standalone
 from apportion.cli.verbs.see.top import BAR_CELLS, bar
 from apportion.cli.verbs.see.why import show_why
 from apportion.core.answers.reads import QueueAnswer
@@ -320,7 +320,7 @@ def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:
     pods = [pod_answer(ledger.state, ledger.pod(name)) for name in (*names, "b")]
     whys = {"b": why(ledger.state, ledger.pod("b"))}
     out = io.StringIO()
-    samples.show(Console(file=out, width=80), samples.Samples(pods, whys, [], 0.0))
+    standalone.show_samples(Console(file=out, width=80), standalone.Samples(pods, whys, [], 0.0))
     lines = out.getvalue().splitlines()
     assert len(lines) <= 1 + 2 * len(pods)
     assert max(len(line.rstrip()) for line in lines) <= 80
