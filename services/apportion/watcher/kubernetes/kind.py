@@ -53,15 +53,15 @@ def metadata_of(raw: bytes) -> Metadata:
 class Marks(ABC):
     """What is to be compared again, in order of marking; `stir` is called when any is marked.
 
-    `told` are the events that tell the ledger of these objects, and `key` those of their fields
+    `reports` are the events that tell the ledger of these objects, and `key` those of their fields
     that make up what an object is called here.
     """
 
     def __init__(
-        self, stir: Callable[[], None], told: tuple[type[Payload], ...], key: tuple[str, ...]
+        self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]
     ) -> None:
         self._stir = stir
-        self.told = told
+        self.reports = reports
         self._key = key
         self._marked: dict[str, None] = {}
 
@@ -74,7 +74,7 @@ class Marks(ABC):
         self._marked[key] = None
         self._stir()
 
-    def mark_told(self, data: Payload) -> None:
+    def mark_reported(self, data: Payload) -> None:
         """What the event is about is to be compared again."""
         self.mark("/".join(getattr(data, field) for field in self._key))
 
@@ -198,8 +198,8 @@ def is_news(wanted: Any, known: Any) -> bool:
 class Mirror(Marks, Generic[V]):
     """Objects of one kind as the cluster has them, against what the ledger `has` of them.
 
-    `told` are the event that tells of one and, where the ledger forgets one, the event that it has
-    gone. `minor` says whether a change needs no comparison.
+    `reports` are the event that tells of one and, where the ledger forgets one, the event that it
+    has gone. `minor` says whether a change needs no comparison.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Mirror(Marks, Generic[V]):
         title: str,
         read: Callable[[bytes], V | None],
         has: Callable[[], Mapping[str, Any]],
-        told: tuple[type[Payload], ...],
+        reports: tuple[type[Payload], ...],
         key: tuple[str, ...],
         *,
         stir: Callable[[], None],
@@ -215,7 +215,7 @@ class Mirror(Marks, Generic[V]):
         keeps: bool = True,
         minor: Callable[[V, V], bool] = lambda _before, _now: False,
     ) -> None:
-        super().__init__(stir, told, key)
+        super().__init__(stir, reports, key)
         self._has = has
         self._minor = minor
         self.entries: dict[str, V] = {}
@@ -235,8 +235,8 @@ class Mirror(Marks, Generic[V]):
             known = known_as(self._has(), name)
             if wanted is not None and is_news(wanted, known):
                 yield wanted
-            elif wanted is None and known is not None and len(self.told) > 1:
-                yield self.told[1](**dict(zip(self._key, name.split("/"), strict=True)))
+            elif wanted is None and known is not None and len(self.reports) > 1:
+                yield self.reports[1](**dict(zip(self._key, name.split("/"), strict=True)))
 
     def _changed(self, name: str, before: V | None, now: V | None, _version: int) -> None:
         if before is None or now is None or not self._minor(before, now):

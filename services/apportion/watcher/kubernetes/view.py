@@ -173,8 +173,8 @@ class ClusterView:
                 self.marked.nodes[data.node] = None
             case _:
                 for marks in self.others.values():
-                    if isinstance(data, marks.told):
-                        marks.mark_told(data)
+                    if isinstance(data, marks.reports):
+                        marks.mark_reported(data)
         self.stirred.set()
 
     def mark_pod(self, uid: str) -> None:

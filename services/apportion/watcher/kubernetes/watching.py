@@ -107,7 +107,7 @@ class KubernetesWatching:
         self._view = view
         self._clock = clock
         self._state = state
-        self._fenced = sum((marks.told for marks in view.others.values()), _FENCED)
+        self._fenced = sum((marks.reports for marks in view.others.values()), _FENCED)
         self._revisions = Revisions(state)
         self._writing = FactWriting(state, view, self._revisions, publisher, append)
         self._facts = Facts(view, state, self._revisions)

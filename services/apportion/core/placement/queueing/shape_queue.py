@@ -66,9 +66,9 @@ def _reason_key(
     return frozenset(counts), limit, volume
 
 
-def reason_key_of(told: PodRefused) -> ReasonKey:
-    """The `reason_key` of the reasons that this event told."""
-    return _reason_key(told.reasons, told.quota, told.volume)
+def reason_key_of(refused: PodRefused) -> ReasonKey:
+    """The `reason_key` of the reasons of this event."""
+    return _reason_key(refused.reasons, refused.quota, refused.volume)
 
 
 def refusal_of(pod: PodState, reasons: Reasons) -> PodRefused:
