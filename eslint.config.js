@@ -14,7 +14,6 @@ export default [
       complexity: ["error", 21],
       "consistent-return": "error",
       eqeqeq: "error",
-      "max-classes-per-file": ["error", 1],
       "max-lines": ["error", 800],
       "max-lines-per-function": ["error", { max: 75, skipComments: true }],
       "no-implicit-coercion": "error",

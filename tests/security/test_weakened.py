@@ -3,6 +3,17 @@
 import subprocess
 import sys
 
+import pytest
+
+from tests.security.weakened import GUARDS
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_every_guard_can_be_taken_out(name: str) -> None:
+    """What it replaces is where it looks for it."""
+    with GUARDS[name]():
+        pass
+
 
 def test_a_guard_of_another_name_is_refused() -> None:
     """A test with a mistyped guard would attack the guarded system, and believe it weak."""

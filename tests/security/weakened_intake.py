@@ -71,7 +71,7 @@ def knows_whose_cards_are() -> Iterator[None]:
     """An intake lets a node report the cards of another."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
-    with mock.patch.object(judging, "_elsewhere", return_value=""):
+    with mock.patch.object(judging, "other_owner", return_value=None):
         yield
 
 
@@ -144,7 +144,7 @@ def asks_for_its_node_alone() -> Iterator[None]:
 
     with (
         mock.patch.object(sight, "_check_subjects", return_value=None),
-        mock.patch.object(sight, "_sees", return_value=True),
+        mock.patch.object(sight, "subjects_of_node", return_value=(">",)),
     ):
         yield
 

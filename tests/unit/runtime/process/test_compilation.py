@@ -40,7 +40,7 @@ def test_a_checkout_uses_modules_that_another_one_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If text, declarations, compiler and optimization are the same."""
-    small = "apportion.core.placement.pricing.sizes"
+    small = "apportion.core.placement.index.row_order"
     monkeypatch.setattr(hatch_build, "MODULES", {small: ()})
     monkeypatch.setattr(hatch_build, "KEPT", str(tmp_path / "kept"))
     made = []

@@ -22,7 +22,13 @@ const SAMPLES_MS = 5000; // what is used changes without an event
 
 /** How many are broken, why, and how many of those are among the granted: so that counts add up. */
 function brokenCount(all) {
-  const told = countLink("fleet", all.broken, "broken", { show: "broken" }, all.broken ? "c-bad" : "");
+  const told = countLink(
+    "fleet",
+    all.broken,
+    "broken",
+    { show: "broken" },
+    all.broken ? "c-bad" : "",
+  );
   if (!all.broken) return told;
   const unreached = all.broken - all.failed;
   const why =
