@@ -120,7 +120,6 @@ def commands(lane: Lane) -> Iterator[Sequence[str]]:
             "-m",
             "tests.support.interpreted",
             *PYTEST[3:],
-            "--timeout=300",
             *lane.paths,
         ]
         return
@@ -130,9 +129,8 @@ def commands(lane: Lane) -> Iterator[Sequence[str]]:
     others = [path for other in LANES if other is not lane for path in other.paths]
     beneath = [path for path in others if any(path.startswith(f"{own}/") for own in lane.paths)]
     cache = f"cache_dir=.pytest_cache/{lane.name}"
-    patience = ["--timeout=300"] if lane.computes else []
     ignored = [f"--ignore={path}" for path in beneath]
-    yield [*PYTEST, *patience, "-m", "not nightly", "-o", cache, *ignored, *lane.paths]
+    yield [*PYTEST, "-m", "not nightly", "-o", cache, *ignored, *lane.paths]
 
 
 def run(lane: Lane) -> Ended:

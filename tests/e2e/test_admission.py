@@ -4,8 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
-
 from apportion.admission.reviews import WARNINGS_MAX
 from apportion_schemas import Configuration, ConfigurationChanged, PodBound
 from apportion_schemas.configuration import NvidiaConfiguration
@@ -37,7 +35,6 @@ async def dry(world: KubeWorld, document: dict[str, Any], *options: str) -> Any:
     return json.loads(await create(world, document, *told))
 
 
-@pytest.mark.timeout(180)
 async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: KubeWorld) -> None:
     """Memory alone is one card; the pod is ours, runs, and carries what only we may write."""
     await world.plane.apply(kube_node("n1"))
@@ -60,7 +57,6 @@ async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: Ku
         await webhook.in_force()
 
 
-@pytest.mark.timeout(120)
 async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
     """What is out of bounds with its fix, our annotations, and every label that says hands off."""
     plane = world.plane
@@ -83,11 +79,17 @@ async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
             name = key.partition(".")[0]
             await plane.user("create", "namespace", f"left-{name}", ok=None)
             await plane.user("label", "--overwrite", "namespace", f"left-{name}", f"{key}=ignore")
-            left = await dry(world, pod("left", many), "-n", f"left-{name}")
-            assert left["spec"]["schedulerName"] == "default-scheduler"
+
+            async def left_alone(space: str = f"left-{name}") -> bool:
+                try:
+                    left = await dry(world, pod("left", many), "-n", space)
+                except AssertionError:  # the API server has not heard of the label yet
+                    return False
+                return bool(left["spec"]["schedulerName"] == "default-scheduler")
+
+            await until(left_alone, f"namespaces with {key} to be left alone")
 
 
-@pytest.mark.timeout(120)
 async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorld) -> None:
     """Which name it is, where, and what was probably meant; the pod is taken all the same."""
     slip = pod("slip", MEMORY, annotations={"nvidia.com/use-gputypes": "A100"})
@@ -108,7 +110,6 @@ async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorl
         await create(world, pod("well", MEMORY), *told)
 
 
-@pytest.mark.timeout(120)
 async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeWorld) -> None:
     """kube-system and all others go on; what waits for it are pods that ask for devices, or say
     that they hold some, and all of a namespace that is labelled so.
@@ -135,7 +136,6 @@ async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeW
             assert "failed calling webhook" in said
 
 
-@pytest.mark.timeout(180)
 async def test_a_renewed_certificate_is_served_without_a_gap(world: KubeWorld) -> None:
     """The files are replaced twice while pods come; the API server refuses none of them."""
     plane = world.plane
@@ -155,10 +155,9 @@ async def test_a_renewed_certificate_is_served_without_a_gap(world: KubeWorld) -
                 webhook.authority.issue("tls", HOST)
             return len(served) > 2
 
-        await until(renewed, "two renewals", timeout_s=120, interval_s=0.3)
+        await until(renewed, "two renewals", interval_s=0.3)
 
 
-@pytest.mark.timeout(120)
 async def test_what_the_environment_gets_by_configuration(world: KubeWorld) -> None:
     """`overwriteEnv` and `disableCoreLimit`: the API server makes of it what is meant."""
     nvidia = NvidiaConfiguration(overwrite_env=True, disable_core_limit=True)

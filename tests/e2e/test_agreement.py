@@ -77,7 +77,6 @@ async def start(world: KubeWorld, *verbs: str, devices: str = "4xT4") -> None:
         await world.start(verb)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("rebuilt", [True, False], ids=["rebuilt", "left to the watcher"])
 async def test_a_lost_ledger_is_written_anew_and_no_card_is_given_away_twice(
     world: KubeWorld, tmp_path: Path, *, rebuilt: bool
@@ -116,7 +115,6 @@ async def test_a_lost_ledger_is_written_anew_and_no_card_is_given_away_twice(
         assert (code, "not lost" in said) == (1, True), said
 
 
-@pytest.mark.timeout(120)
 async def test_a_pod_that_hami_bound_holds_its_card(world: KubeWorld) -> None:
     """Nobody else gets it; it is free when that pod ends."""
     await world.plane.apply(kube_node("n1"))
@@ -137,7 +135,6 @@ async def test_a_pod_that_hami_bound_holds_its_card(world: KubeWorld) -> None:
     assert set((await devices_of(world)).values()) == {each.id for each in report.devices}
 
 
-@pytest.mark.timeout(120)
 async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: KubeWorld) -> None:
     """A pod of the default scheduler took one of two: one is offered, and both once it ends."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", ASKS_ONE, schedulerName="another"))
@@ -155,7 +152,6 @@ async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: Ku
     await world.bound(waiting)
 
 
-@pytest.mark.timeout(120)
 async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWorld) -> None:
     """The first attempt was voided and yet took effect: the pod has what that one says."""
     await world.plane.apply(kube_node("n1"))
@@ -180,7 +176,6 @@ async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWor
     assert len({*cards, card}) == 4
 
 
-@pytest.mark.timeout(120)
 async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: KubeWorld) -> None:
     """An old API server does not mind the uid of a binding: the ledger says what came of it."""
     await world.plane.apply(kube_node("n1"))
@@ -209,7 +204,6 @@ async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: K
     assert first.pod in {event.uid for event in world.facts.of(PodGone)}
 
 
-@pytest.mark.timeout(120)
 async def test_what_the_ledger_cannot_account_for_is_told_and_counted(world: KubeWorld) -> None:
     """Two schedulers gave one card away: nothing hides it, and no more goes onto the node."""
     await world.plane.apply(kube_node("n1"))

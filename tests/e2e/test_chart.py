@@ -29,7 +29,6 @@ from tests.support.polling import until
 from tests.support.ports import free_port
 from tools import kustomize
 
-pytestmark = pytest.mark.timeout(240)
 SPACE = "apportion"
 KINDS = "all,serviceaccounts,roles,rolebindings,configmaps,poddisruptionbudgets,pvc"
 
@@ -626,7 +625,7 @@ async def _make_stream(server: Server) -> None:
         )
         return await job.wait() == 0
 
-    await until(made, "the job to make the stream", timeout_s=120, interval_s=0.5)
+    await until(made, "the job to make the stream", interval_s=0.5)
 
 
 async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> None:
@@ -649,7 +648,7 @@ async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> Non
             return False
         return True
 
-    await until(appended, "the other two to take an event", timeout_s=90, interval_s=0.5)
+    await until(appended, "the other two to take an event", interval_s=0.5)
     assert await second.last_revision() == 2
     await second.close()
 
@@ -672,7 +671,7 @@ async def test_a_server_that_is_none_of_ours_joins_no_cluster(
         texts = [servers.log(number).read_text() for number in range(3)]
         return any("TLS route handshake error" in text for text in texts)
 
-    await until(refused, "a server to refuse the route", timeout_s=90)
+    await until(refused, "a server to refuse the route")
     there = await connect(servers.started[1].url("operator"), name="test")
     await there.append([draft()])
     await there.close()
@@ -687,4 +686,4 @@ async def test_without_tls_who_knows_the_password_joins_the_cluster(tmp_path: Pa
         async def takes_part() -> bool:
             return "metadata leader" in servers.log(3).read_text()  # another, or itself
 
-        await until(takes_part, "the server to take part", timeout_s=120)
+        await until(takes_part, "the server to take part")

@@ -12,7 +12,6 @@ from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.policies import holding, without
 
-pytestmark = pytest.mark.timeout(120)
 BOUND = {"apportion.dev/shares": "[]", "hami.io/vgpu-devices-allocated": ";"}
 """What a binding has written on a pod."""
 PROFILES = {

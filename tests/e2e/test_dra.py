@@ -57,7 +57,7 @@ async def freed(world: KubeWorld, name: str) -> None:
             "metadata"
         ].get("finalizers")
 
-    await until(seen, f"claim {name} to be free", timeout_s=60, interval_s=0.3)
+    await until(seen, f"claim {name} to be free", interval_s=0.3)
 
 
 def placed(world: KubeWorld, name: str) -> PodPlaced:
@@ -71,7 +71,6 @@ async def slices(world: KubeWorld) -> list[Any]:
     return [item for item in items if item["spec"]["driver"] == DRIVER]
 
 
-@pytest.mark.timeout(240)
 async def test_H14_two_claims_have_parts_of_one_card_whatever_dies(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
@@ -114,11 +113,11 @@ async def healthy(dra: KubeWorld, pod: str) -> None:
     """Wait until the pod's status says that its device is well, as the kubelet heard from us."""
 
     async def said() -> bool:
-        (container,) = (await dra.pod(pod))["status"]["containerStatuses"]
-        devices = container.get("allocatedResourcesStatus") or ()
+        containers = (await dra.pod(pod))["status"].get("containerStatuses") or [{}]
+        devices = containers[0].get("allocatedResourcesStatus") or ()
         return [each["health"] for part in devices for each in part["resources"]] == ["Healthy"]
 
-    await until(said, f"pod {pod} to have a healthy device", timeout_s=60, interval_s=0.3)
+    await until(said, f"pod {pod} to have a healthy device", interval_s=0.3)
 
 
 async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
@@ -140,7 +139,6 @@ async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
     assert [each["name"] for each in reserved] == ["three"]
 
 
-@pytest.mark.timeout(240)
 async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
@@ -167,7 +165,6 @@ async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
     assert {each["spec"]["pool"]["generation"] for each in await slices(dra)} == {1}
 
 
-@pytest.mark.timeout(240)
 async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_field(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
@@ -188,7 +185,6 @@ async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_fie
     assert "apportion.dev/shares" in said
 
 
-@pytest.mark.timeout(240)
 async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
     dra: KubeWorld, kubelet: RealKubelet, tmp_path: Path
 ) -> None:
@@ -225,10 +221,9 @@ async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
             listed = await dra.plane.get("resourceclaims")
             return [each["metadata"]["name"] for each in listed["items"]] == ["theirs"]
 
-        await until(gone, f"claim {name} to be gone", timeout_s=60, interval_s=0.3)
+        await until(gone, f"claim {name} to be gone", interval_s=0.3)
 
 
-@pytest.mark.timeout(240)
 async def test_H14_a_kubelet_that_was_killed_finds_everything_again(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
@@ -252,7 +247,7 @@ async def test_H14_a_kubelet_that_was_killed_finds_everything_again(
         now = {each["metadata"]["uid"] for each in await slices(dra)}
         return bool(now) and not now & before
 
-    await until(anew, "the slices to be made again", timeout_s=60, interval_s=0.3)
+    await until(anew, "the slices to be made again", interval_s=0.3)
     await dra.plane.apply(claiming_pod("two", "b"))
     assert (await kubelet.made("two", "main"))["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2048m"
     assert len(await dra.facts.count(SharesAllocated, 2)) == 2

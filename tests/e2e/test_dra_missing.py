@@ -10,7 +10,6 @@ from tests.support.nats import running_bus
 from tests.support.processes import ServiceProcess
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("option", "verb", "named"),
     [

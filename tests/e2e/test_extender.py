@@ -63,7 +63,6 @@ async def ask(url: str, verb: str, body: dict[str, Any]) -> Any:
     return await asyncio.to_thread(post)
 
 
-@pytest.mark.timeout(180)
 async def test_kube_scheduler_binds_through_us_and_no_card_is_oversold(
     world: KubeWorld, tmp_path: Path
 ) -> None:
@@ -90,11 +89,10 @@ async def test_kube_scheduler_binds_through_us_and_no_card_is_oversold(
     assert {each.chooser for each in world.facts.of(PodSubmitted)} == {CHOOSER}
 
 
-@pytest.mark.timeout(180)
 async def test_a_burst_fills_every_card_to_the_last_slot(world: KubeWorld, tmp_path: Path) -> None:
     """Thirty pods for thirty places at once, and two schedulers and binders that share them.
 
-    Hardly a pod is promised what another one got.
+    One that is promised what another one got is refused, and tried again.
     """
     url = await system(world, verbs=(*VERBS, "scheduler", "binder"))
     with kube_scheduler(world.plane, tmp_path, url):
@@ -102,9 +100,10 @@ async def test_a_burst_fills_every_card_to_the_last_slot(world: KubeWorld, tmp_p
         await world.plane.apply(*(pod(f"p{number}", 1500) for number in range(30)))
         await world.facts.count(PodBound, 30)
         took_s = time.monotonic() - began_s
-    refused = len(world.facts.of(PodRefused))
+    placed = world.facts.of(PodPlaced)
+    assert len(placed) == len({each.pod for each in placed}) == 30
+    refused = len(world.facts.of(PodRefused))  # on an idle machine 0 to 2
     print(f"30 pods through kube-scheduler in {took_s:.1f} s, {refused} refused at first")  # noqa: T201
-    assert refused <= 10  # on an idle machine 0 to 2; a busy one hears later what was bound
 
 
 async def unbound(world: KubeWorld) -> list[str]:
@@ -113,7 +112,6 @@ async def unbound(world: KubeWorld) -> list[str]:
     return [p["metadata"]["name"] for p in pods if not p["spec"].get("nodeName")]
 
 
-@pytest.mark.timeout(180)
 async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_path: Path) -> None:
     """Its own preferences, taints, selectors and amounts decide among nodes that have a card."""
     nodes = (
@@ -148,7 +146,6 @@ async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_p
         await world.described("hungry", "Insufficient cpu")
 
 
-@pytest.mark.timeout(180)
 async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
     world: KubeWorld, tmp_path: Path
 ) -> None:
@@ -166,14 +163,19 @@ async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
         assert {p.shares[0].memory_mib for p in world.facts.of(PodPlaced)} == {20 * 256}
 
 
-@pytest.mark.timeout(180)
+def pod_events(world: KubeWorld) -> list[Any]:
+    """What the ledger has about pods; nodes may be reported at any time."""
+    kinds = PodSubmitted | PodPlaced | PodRefused | PodBound
+    return [event for _, event in world.facts.events if isinstance(event.data, kinds)]
+
+
 async def test_a_filter_and_a_score_have_no_effect(world: KubeWorld) -> None:
     """Asked by hand, in both forms, again and again: the ledger does not grow."""
     url = await system(world)
     await world.plane.apply(pod("p", 15_000))
     await world.facts.count(PodSubmitted, 1)
     asked, nodes = await world.pod("p"), await world.plane.get("nodes")
-    before = world.facts.revision
+    before = len(pod_events(world))
     for _ in range(3):
         by_name = {"Pod": asked, "NodeNames": [*NODES, "unheard-of"]}
         answer = await ask(url, "filter", by_name)
@@ -185,10 +187,9 @@ async def test_a_filter_and_a_score_have_no_effect(world: KubeWorld) -> None:
         assert {row["Host"]: row["Score"] for row in scores} == {
             "n1": 10, "n2": 10, "n3": 10, "unheard-of": 0,
         }  # fmt: skip
-    assert world.facts.revision == before
+    assert len(pod_events(world)) == before == 1
 
 
-@pytest.mark.timeout(180)
 async def test_a_bind_places_once_and_only_where_it_fits(world: KubeWorld) -> None:
     """Asked by hand: again is harmless, elsewhere and too much are refused with the reason."""
     url = await system(world)
@@ -216,7 +217,6 @@ async def test_a_bind_places_once_and_only_where_it_fits(world: KubeWorld) -> No
     assert len(await world.facts.count(PodPlaced, 2)) == 2
 
 
-@pytest.mark.timeout(180)
 async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
     world: KubeWorld, tmp_path: Path
 ) -> None:
@@ -232,7 +232,6 @@ async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
     assert len(await world.facts.count(PodBound, 1)) == len(world.facts.of(PodPlaced)) == 1
 
 
-@pytest.mark.timeout(180)
 async def test_a_scheduler_that_is_killed_among_bindings_loses_none(
     world: KubeWorld, tmp_path: Path
 ) -> None:

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from apportion_schemas import NodeReported, PodPlaced, SharesAllocated
 from tests.support.kube_objects import kube_pod, share
 from tests.support.kube_world import KubeWorld
@@ -33,7 +31,6 @@ def forged(name: str, uid: str, limits: dict[str, str], **spec: Any) -> dict[str
     return pod
 
 
-@pytest.mark.timeout(240)
 async def test_a_forged_annotation_gets_a_pod_nothing(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:

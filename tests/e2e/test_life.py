@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from apportion.core.workloads.adoption.placement_annotations import (
     NEXT_PROCESS,
     RESIZED_CORES,
@@ -35,7 +33,6 @@ async def system(world: KubeWorld) -> None:
         await world.start(verb)
 
 
-@pytest.mark.timeout(120)
 async def test_room_that_is_made_is_used(world: KubeWorld) -> None:
     """Each pod that goes makes room for one that waited, and nobody has to touch that one."""
     await system(world)
@@ -50,7 +47,6 @@ async def test_room_that_is_made_is_used(world: KubeWorld) -> None:
     assert len({event.pod for event in bound}) == ROUNDS + 1
 
 
-@pytest.mark.timeout(120)
 async def test_a_new_node_takes_the_pod_that_waited_for_it(world: KubeWorld) -> None:
     """The pod was refused everywhere; nobody has to touch it once both tell of the node."""
     await system(world)
@@ -64,7 +60,6 @@ async def test_a_new_node_takes_the_pod_that_waited_for_it(world: KubeWorld) -> 
     assert binding.pod == bound["metadata"]["uid"]
 
 
-@pytest.mark.timeout(120)
 async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them(
     world: KubeWorld,
 ) -> None:
@@ -87,7 +82,6 @@ async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them
     assert not world.facts.of(PlacementVoided)
 
 
-@pytest.mark.timeout(120)
 async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
     """What it holds now stands in the annotations that its binding wrote; the cluster agrees."""
     await system(world)
@@ -100,7 +94,7 @@ async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
         (held,) = json.loads(notes[SHARES])
         return notes if (held["memory_mib"], held["cores"]) == (3_000, 40) else None
 
-    notes = await until(told, "the pod to say what it holds", timeout_s=30)
+    notes = await until(told, "the pod to say what it holds")
     assert ",3000,40:" in notes["hami.io/vgpu-devices-allocated"]
     assert notes[RESIZED_CORES] == NEXT_PROCESS
     await world.described("p", "Resized")
@@ -111,7 +105,6 @@ async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
     assert not world.facts.of(DifferenceFound)
 
 
-@pytest.mark.timeout(120)
 async def test_an_annotation_that_somebody_changed_is_noticed(world: KubeWorld) -> None:
     """The ledger is not touched by it: it says what is so, and a counter says that they differ."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", share(2_000)))

@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from apportion_schemas import (
     NodeReported,
     PodBound,
@@ -40,7 +38,6 @@ gives one to the pod that has none (D3-hami-defaults).
 """
 
 
-@pytest.mark.timeout(300)
 async def test_A1_every_sample_starts_with_what_the_ledger_decided(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
@@ -81,7 +78,6 @@ async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]
         raise
 
 
-@pytest.mark.timeout(300)
 async def test_A4_allocatable_shows_number_memory_and_cores(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:

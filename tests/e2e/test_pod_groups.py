@@ -43,7 +43,6 @@ async def waits_and_starts(world: KubeWorld, gang: str, pods: list[dict[str, Any
     assert (told.group, told.min_available) == (gang, len(pods))
 
 
-@pytest.mark.timeout(120)
 async def test_a_gang_of_the_coscheduling_plugin(world: KubeWorld) -> None:
     """Its pods have the label, and its PodGroup says how many start together."""
     await system(world)
@@ -52,7 +51,6 @@ async def test_a_gang_of_the_coscheduling_plugin(world: KubeWorld) -> None:
     await waits_and_starts(world, "default/scheduling.x-k8s.io/job", pods)
 
 
-@pytest.mark.timeout(120)
 async def test_a_gang_of_kubernetes_itself(world: KubeWorld) -> None:
     """Its pods have the field; a PodGroup of another API with the same name is another gang."""
     if world.plane.version < GANGS_SINCE:

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from apportion_schemas import BudgetObserved, PodBound, PodEvicted, PodRefused
 from tests.e2e.test_life import system
 from tests.support.kube_objects import kube_node, kube_pod, share
@@ -37,7 +35,6 @@ async def holding(world: KubeWorld, name: str, **fields: Any) -> None:
     await world.bound(name)
 
 
-@pytest.mark.timeout(120)
 async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world: KubeWorld) -> None:
     """It has its own grace, until then the other waits, nominated; then it is bound."""
     await world.plane.apply(*CLASSES)
@@ -69,7 +66,6 @@ async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world:
     assert len(world.facts.of(PodBound)) == 2
 
 
-@pytest.mark.timeout(120)
 async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: KubeWorld) -> None:
     """Its author set `spec.nodeName`; kube-scheduler evicts such a pod as well."""
     await world.plane.apply(*CLASSES)
@@ -82,7 +78,6 @@ async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: Kube
     assert (await world.bound("high"))["spec"]["nodeName"] == "n1"
 
 
-@pytest.mark.timeout(120)
 async def test_who_never_preempts_waits(world: KubeWorld) -> None:
     """`preemptionPolicy: Never` of its class; the room that was made for another is not its."""
     await world.plane.apply(*CLASSES)
@@ -99,7 +94,6 @@ async def test_who_never_preempts_waits(world: KubeWorld) -> None:
     await world.bound("patient")
 
 
-@pytest.mark.timeout(120)
 async def test_a_disruption_budget_spares_a_pod_while_another_will_do(world: KubeWorld) -> None:
     """Its status is what its controller would write; the pod that it selects stays."""
     await world.plane.apply(*CLASSES, kube_node("n2"))
@@ -128,7 +122,6 @@ async def test_a_disruption_budget_spares_a_pod_while_another_will_do(world: Kub
     await world.plane.user("delete", "poddisruptionbudget", "b")
 
 
-@pytest.mark.timeout(120)
 async def test_a_binder_that_was_away_evicts_when_it_is_back(world: KubeWorld) -> None:
     """The eviction stands in the ledger, and waits for whoever carries it out."""
     await world.plane.apply(*CLASSES)

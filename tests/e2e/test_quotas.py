@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from apportion_schemas import PodBound, QuotaObserved
 from tests.e2e.test_life import system
 from tests.support.kube_objects import kube_pod, share
@@ -26,7 +24,6 @@ def quota(**hard: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(180)
 async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
     world: KubeWorld,
 ) -> None:
@@ -50,7 +47,6 @@ async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
     await world.bound("more")
 
 
-@pytest.mark.timeout(180)
 async def test_a_pod_of_the_namespace_that_ends_makes_room_in_its_quota(world: KubeWorld) -> None:
     """Another namespace is bound by nothing; a quota that is deleted binds nobody any more."""
     await system(world)
@@ -69,7 +65,6 @@ async def test_a_pod_of_the_namespace_that_ends_makes_room_in_its_quota(world: K
     await world.facts.count(PodBound, 3)
 
 
-@pytest.mark.timeout(120)
 async def test_pods_beyond_what_the_api_server_counts_are_refused_at_their_creation(
     world: KubeWorld,
 ) -> None:

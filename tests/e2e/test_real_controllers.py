@@ -39,9 +39,7 @@ BUILT = "a folder that tests/support/controllers_build.sh made"
 PODS = 4
 HALF_MIB, CARD_MIB = 7_000, 15_360
 """Two pods fit on one T4."""
-SETTLE_S = 90.0
 GANG = "scheduling.x-k8s.io/pod-group"
-pytestmark = pytest.mark.timeout(300)
 
 
 # -------------------------------------------------------------- what they run on
@@ -144,7 +142,7 @@ async def settled(
         found = [pod for pod in pods if pod["status"]["phase"] == "Running"]
         return found if (len(found), len(pods)) == (number, number + waiting) else []
 
-    return await until(run, f"{number} running pods", timeout_s=SETTLE_S, interval_s=0.3)
+    return await until(run, f"{number} running pods", interval_s=0.3)
 
 
 async def living(world: KubeWorld) -> list[dict[str, Any]]:

@@ -218,7 +218,6 @@ async def check(node: Node, event: PodPlaced) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("driver", ["2xA100-40GB:mig"], indirect=True)
 async def test_A2_a_process_has_exactly_its_instance(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
@@ -242,7 +241,6 @@ async def test_A2_a_process_has_exactly_its_instance(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("driver", ["1xT4"], indirect=True)
 async def test_C3_a_process_has_exactly_its_part_of_a_card(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver

@@ -7,8 +7,6 @@ import sys
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from typing import Any
 
-import pytest
-
 from apportion_schemas import NodeReported, PodAdopted, PodBound, PodPlaced
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
@@ -37,7 +35,6 @@ async def place(world: KubeWorld, name: str, node: str, card: str) -> None:
     await world.facts.count(PodAdopted, count + 1)
 
 
-@pytest.mark.timeout(120)
 async def test_another_scheduler_is_compared_and_left_alone(world: KubeWorld) -> None:
     """It spreads two pods over two cards; we would have used one, and say so as it happens."""
     await world.plane.apply(kube_node("n1"))

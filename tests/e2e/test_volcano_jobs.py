@@ -40,7 +40,6 @@ def job(name: str, pods: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.usefixtures("crds")
 async def test_a_job_starts_and_starts_again_once_resumed(world: KubeWorld) -> None:
     """Its pods are made once its PodGroup is Inqueue; an aborted job loses pods and PodGroup."""

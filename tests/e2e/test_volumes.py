@@ -6,8 +6,6 @@ The test is the volume controller and the provisioner: it binds claims as they w
 import json
 from typing import Any
 
-import pytest
-
 from apportion_schemas import BindFailed, PlacementVoided
 from tests.e2e.test_life import system
 from tests.support.kube_objects import kube_node, kube_pod, share
@@ -83,7 +81,6 @@ async def two_nodes(world: KubeWorld) -> None:
     await world.agents(("n2", "1xT4"))
 
 
-@pytest.mark.timeout(120)
 async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world: KubeWorld) -> None:
     """A claim that is not there is told of in the pod's condition; bound, it leads to its node."""
     await two_nodes(world)
@@ -97,7 +94,6 @@ async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world:
     assert (await world.bound("p"))["spec"]["nodeName"] == "n2"
 
 
-@pytest.mark.timeout(120)
 async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorld) -> None:
     """Where it is the pod goes, and it is bound no sooner than its claim."""
     await two_nodes(world)
@@ -109,14 +105,13 @@ async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorl
     async def kept() -> Any:
         return (await world.plane.get("pv", "v"))["spec"].get("claimRef")
 
-    ref = await until(kept, "the volume to be kept", timeout_s=30)
+    ref = await until(kept, "the volume to be kept")
     assert (ref["namespace"], ref["name"]) == ("default", "data")
     assert "nodeName" not in (await world.pod("p"))["spec"]
     await bind(world, "data", "v")
     assert (await world.bound("p"))["spec"]["nodeName"] == "n2"
 
 
-@pytest.mark.timeout(150)
 async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew(
     world: KubeWorld,
 ) -> None:
@@ -129,18 +124,17 @@ async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew
         notes = (await world.plane.get("pvc", "data"))["metadata"].get("annotations", {})
         return str(notes.get(SELECTED, ""))
 
-    await until(selected, "a node to be selected", timeout_s=30)
+    await until(selected, "a node to be selected")
     await world.plane.user("annotate", "pvc", "data", f"{SELECTED}-")
     (failed, *_) = await world.facts.count(BindFailed, 1)
     assert "claim data" in failed.message
     await world.facts.count(PlacementVoided, 1)
-    node = await until(selected, "a node to be selected again", timeout_s=30)
+    node = await until(selected, "a node to be selected again")
     await world.plane.apply(volume("v", node, "made"))
     await bind(world, "data", "v")
     assert (await world.bound("p"))["spec"]["nodeName"] == node
 
 
-@pytest.mark.timeout(120)
 async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> None:
     """`ReadWriteOncePod`: the other says so, and comes when that has gone."""
     await two_nodes(world)
@@ -155,7 +149,6 @@ async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> Non
     await world.bound("q")
 
 
-@pytest.mark.timeout(120)
 async def test_H13_a_node_has_so_many_volumes_of_a_driver(world: KubeWorld) -> None:
     """Whoever placed the pods that have them; the one that waits says so."""
     await two_nodes(world)

@@ -16,7 +16,7 @@ STRIKES = 3
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 async def test_nothing_acknowledged_is_lost() -> None:
     """Servers, services and disks fail under load; `python -m tests.faults` plays many rounds."""
     outcome = await play(1, span_s=8.0, rate=30.0, strikes_min=STRIKES)

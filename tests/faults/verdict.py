@@ -150,7 +150,7 @@ async def _store(ledger: JetStreamLedger, name: str) -> str:
 
     async def read() -> str:
         """Nothing where it led no longer when all was read: servers that stood still elect anew."""
-        await until(leads, f"{name} to lead the stream", timeout_s=60, interval_s=0.3)
+        await until(leads, f"{name} to lead the stream", interval_s=0.3)
         try:
             digest = await _digest(ledger)
             cluster = json.loads(await call_api(ledger.wire, "STREAM.INFO.APPORTION"))["cluster"]
@@ -159,7 +159,7 @@ async def _store(ledger: JetStreamLedger, name: str) -> str:
         assert len(cluster["replicas"]) == COUNT - 1
         return digest if cluster.get("leader") == name else ""
 
-    return await until(read, f"{name} to lead while its store is read", timeout_s=120)
+    return await until(read, f"{name} to lead while its store is read")
 
 
 async def _digest(ledger: JetStreamLedger) -> str:

@@ -13,7 +13,7 @@ from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 from tests.support.terminal import Terminal
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 FLEET = "node,devices\nbig-1,4xH100-80GB\nmig-1,2xA100-40GB:mig\nnpu-1,1xAscend310P\nsmall-1,2xT4\n"
 POD = """
 apiVersion: v1

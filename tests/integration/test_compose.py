@@ -83,7 +83,7 @@ def placed(system: Compose, *, prefix: str = "", at_least: int) -> dict[str, dic
 
     waiting: dict[str, dict[str, int]] = {}
     try:
-        return wait_until(held, f"{at_least} pods to be placed", timeout_s=60, interval_s=0.5)
+        return wait_until(held, f"{at_least} pods to be placed", interval_s=0.5)
     except AssertionError as error:
         raise AssertionError(f"{error}; these wait: {waiting}") from None
 

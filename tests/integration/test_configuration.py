@@ -12,7 +12,7 @@ import pytest
 from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 FLEET = "node,devices\nmig-1,1xA100-40GB:mig\nshared-1,2xT4\n"
 DOCUMENT = """
 nvidia:

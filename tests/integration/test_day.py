@@ -23,7 +23,7 @@ from tests.support.browser.chromium import follow, opened, running_browser, skip
 from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 POOLS = (("h200", 1, "8xH200-141GB"), ("h100", 4, "8xH100-80GB"), ("a100", 60, "8xA100-40GB"),
          ("t4", 135, "4xT4"))  # fmt: skip
 NODES = sum(count for _, count, _ in POOLS)

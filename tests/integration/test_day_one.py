@@ -14,7 +14,7 @@ from tests.support.helm import rendered
 from tests.support.standalone import Standalone
 from tests.tidy.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 PAGE = (ROOT / "docs" / "guides" / "day-one.md").read_text("utf-8")
 ROW = re.compile(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|", re.MULTILINE)
 SHOWS = {

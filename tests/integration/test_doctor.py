@@ -21,7 +21,7 @@ from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 Start = Callable[..., Awaitable[ServiceProcess]]
 GRACE = ("--agent-grace", "20")
 """In ten seconds two rounds of a scheduler may pass without a beat of an agent that is well."""
@@ -68,7 +68,7 @@ class Asking:
             check = (await self.states(*options)).get(name, {})
             return check if check.get("state") == state else None
 
-        found = await until(look, f"{name} to be {state}", timeout_s=90)
+        found = await until(look, f"{name} to be {state}")
         assert found is not None
         return found
 
@@ -85,7 +85,7 @@ class Asking:
             return checks if unwell.keys() == but else {}
 
         try:
-            return await until(look, f"all but {but} to be ok", timeout_s=90)
+            return await until(look, f"all but {but} to be ok")
         except AssertionError as error:
             raise AssertionError(f"{error}; these are not: {unwell}") from None
 

@@ -28,7 +28,7 @@ from tests.support.polling import wait_until
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION, Standalone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 OTHER = {"n-1": "n-2", "n-2": "n-1"}
 FLEET = "node,devices\nn-1,2xA100-80GB\nn-2,2xA100-80GB\nn-3,2xT4\n"
 POD = """

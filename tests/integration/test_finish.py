@@ -18,7 +18,7 @@ from tests.support.polling import wait_until
 from tests.support.standalone import APPORTION, Standalone
 from tests.support.terminal import Terminal
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 POD = """
 apiVersion: v1
 kind: Pod
@@ -235,9 +235,9 @@ def test_a_list_that_is_watched_tells_what_changes(up: Standalone, tmp_path: Pat
             [*APPORTION, "get", "pods", "-w", "-o", "name"], env=environment, stdout=out
         )
     try:
-        wait_until(lambda: "team-b/twin" in said.read_text(), "the list", timeout_s=40)
+        wait_until(lambda: "team-b/twin" in said.read_text(), "the list")
         submit(up, "late", "default")
-        wait_until(lambda: "default/late" in said.read_text(), "the one that came", timeout_s=40)
+        wait_until(lambda: "default/late" in said.read_text(), "the one that came")
     finally:
         watching.send_signal(signal.SIGINT)
     assert watching.wait(60) == 0

@@ -17,7 +17,12 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.core.answers.reads import RevisionAnswer
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
-from apportion.runtime.ledger.port import LedgerFull, LedgerUnavailable, OutcomeUnknown
+from apportion.runtime.ledger.port import (
+    DuplicateRefused,
+    LedgerFull,
+    LedgerUnavailable,
+    OutcomeUnknown,
+)
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import SharesAllocated
@@ -65,6 +70,8 @@ async def submit(ledger: JetStreamLedger, first: int = 0, *, most: int = 10_000)
             draft = publisher.draft(pod(uid, ask(100)), event_id=f"{uid}/submitted", basis=0)
             try:
                 taken += await ledger.append([draft])
+            except DuplicateRefused:
+                continue  # of the round before: it was appended, and the answer did not come
             except (LedgerFull, OutcomeUnknown, LedgerUnavailable):
                 return taken
     return taken
@@ -77,7 +84,7 @@ async def says(service: ServiceProcess, reason: str) -> None:
         status, body = await service.get("/readyz")
         return status == 503 and reason in body
 
-    await until(said, f"{service.verb} to say: {reason}", timeout_s=40)
+    await until(said, f"{service.verb} to say: {reason}")
 
 
 async def full_metric(service: ServiceProcess) -> bool:
@@ -110,7 +117,6 @@ async def all_is_there(bus: Bus, taken: list[int]) -> None:
     assert json.loads(await verb(bus, "operator", "verify", "--json"))["ok"]
 
 
-@pytest.mark.timeout(180)
 async def test_a_full_stream_stops_placing_and_goes_on_with_more_room(tmp_path: Path) -> None:
     """The reason with its fix on /readyz and in the log, a metric, and `ledger resize` mends it."""
     async with (
@@ -124,7 +130,7 @@ async def test_a_full_stream_stops_placing_and_goes_on_with_more_room(tmp_path: 
         assert len(taken) > 20
         async with scheduler:
             await says(scheduler, FULL)
-            await until(lambda: full_metric(scheduler), "an append to be refused", timeout_s=40)
+            await until(lambda: full_metric(scheduler), "an append to be refused")
             line = await scheduler.logged("the ledger is full")
             assert "max_bytes" in str(line)
             await verb(bus, "bootstrap", "ledger", "resize", "--max-bytes", str(MORE_BYTES))
@@ -147,7 +153,6 @@ def _placed(up: Standalone) -> int:
     return sum(row["phase"] == "allocated" for row in up.json("get", "pods")["items"])
 
 
-@pytest.mark.timeout(240)
 def test_up_says_that_a_full_ledger_places_nothing_and_goes_on(tmp_path: Path) -> None:
     """Also if it starts on one; with room, waiting pods are placed, and no process restarts."""
     pods = yaml.safe_dump_all(
@@ -175,11 +180,10 @@ def test_up_says_that_a_full_ledger_places_nothing_and_goes_on(tmp_path: Path) -
         up.said("`apportion ledger resize`")
         up.json("ledger", "resize", "--max-bytes", "-1")
         wait_until(lambda: _frozen(up) == "", "placements to go on")
-        wait_until(lambda: _placed(up) == 12, "every pod to be placed", timeout_s=60)
+        wait_until(lambda: _placed(up) == 12, "every pod to be placed")
         assert not [line for line in up.lines if "starting it again" in line]
 
 
-@pytest.mark.timeout(240)
 async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     """A server at the end of its disk falls silent; with room, and started again, all goes on."""
     disk = Disk(tmp_path, size_mib=64)

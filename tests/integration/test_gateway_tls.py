@@ -131,7 +131,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart(gateway: Gatewa
     async def renewed() -> bool:
         return shown().split() == gateway.pair.certificate.read_text().split()
 
-    await until(renewed, "the new certificate to be served", timeout_s=20)
+    await until(renewed, "the new certificate to be served")
     assert gateway.pair.certificate.read_text() != before
 
 

@@ -15,10 +15,10 @@ from apportion.runtime.jetstream.server.embedded import load_credentials
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import PodPlaced
-from tests.support.polling import until
+from tests.support.polling import WAIT_S, until
 from tests.support.standalone import Standalone, settle
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PODS = 3_000
 KILL_AT = 200
 """So many placements, and the load is well under way and far from its end."""
@@ -61,7 +61,7 @@ class Load:
 
     def ended(self) -> None:
         """Wait until all are submitted."""
-        self._thread.join(120)
+        self._thread.join(300)
         assert self._last is not None
         assert self._last.returncode == 0, self._last.stderr
 
@@ -99,14 +99,14 @@ async def test_kill(tmp_path: Path, service: str) -> None:
         await ledger.follow(watched.deliver, subjects=["apportion.v1.placement.>"])
         load = Load(up)
         load.start()
-        await asyncio.wait_for(watched.killed.wait(), 60)
+        await asyncio.wait_for(watched.killed.wait(), WAIT_S)
         if service != "nats-server":
             watched.revision = await ledger.last_revision()
         await ledger.close()
         up.started_again(service, watched.pid)
         load.ended()
         await allocations(url, PODS)
-        settle(up, PODS)
+        settle(up, PODS, timeout_s=300)
         up.said("nats-server ended" if service == "nats-server" else f"the {service} was killed")
         cluster = up.folded()
     check(cluster, watched)
@@ -126,7 +126,7 @@ async def allocations(url: str, count: int) -> None:
         async def enough() -> bool:
             return len(seen) >= count
 
-        await until(enough, f"{count} allocations", timeout_s=120)
+        await until(enough, f"{count} allocations", timeout_s=300)
 
 
 def check(cluster: StateFold, watched: Watched) -> None:

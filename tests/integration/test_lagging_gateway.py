@@ -22,7 +22,7 @@ from tests.support.pods import pod
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 ANN = ("--by", "ann")
 
 

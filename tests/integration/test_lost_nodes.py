@@ -22,7 +22,7 @@ from tests.support.pods import ask, pod, shape
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 GRACE_S = "20"
 """Of ten seconds two rounds of the scheduler may pass without a beat of an agent that is well, and
 three where the machine stands still between them.

@@ -22,7 +22,6 @@ from tests.support.pods import ask, pod
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
-pytestmark = pytest.mark.timeout(120)
 RULES = CHART / "files" / "alerts.yaml"
 DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 REQUIRED = "APPORTION_REQUIRE_PROMTOOL"

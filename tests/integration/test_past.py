@@ -44,7 +44,6 @@ from tests.support.ports import free_port
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
 
-pytestmark = pytest.mark.timeout(180)
 REFUSED = [
     ("/api/v1/pods?at=yesterday", 400, "14:20"),
     ("/api/v1/pods?at=2999-01-01", 400, "still to come"),
@@ -310,7 +309,7 @@ async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again
             status, body = await gateway.get("/api/v1/moment?at=1")
             return status == 200 and bool(body["revision"] == 1)
 
-        await until(answered, "the past to answer again", timeout_s=30)
+        await until(answered, "the past to answer again")
         [second] = past_processes(kept)
         assert second != first
     await until(_of(lambda: past_processes(kept) == []), "nobody to look back")

@@ -14,7 +14,7 @@ import pytest
 from tests.support.polling import wait_until
 from tests.support.standalone import APPORTION, Standalone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 POD = """
 apiVersion: v1
 kind: Pod
@@ -194,7 +194,7 @@ def test_submit_ends_in_time_where_who_is_to_go_stays(up: Standalone) -> None:
     os.kill(watcher, signal.SIGSTOP)
     try:
         said = up.run(
-            "submit", "-f", "-", "--wait", "--timeout", "4",
+            "submit", "-f", "-", "--wait", "--timeout", "12",
             stdin=pod("high", 1000).encode(),
         )  # fmt: skip
         assert said.returncode == 1

@@ -18,7 +18,7 @@ import pytest
 from tests.support.standalone import APPORTION, Standalone
 from tests.tidy.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 COLUMNS = "100"

@@ -22,7 +22,6 @@ from tests.support.processes import ServiceProcess
 from tests.support.scratch import Scratch, place_of
 from tests.support.tokens import people
 
-pytestmark = pytest.mark.timeout(240)
 STRUCT = '''
 
 class DummiesAnswer(Answer, frozen=True):

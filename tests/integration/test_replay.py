@@ -12,7 +12,7 @@ from tests.integration.test_plan import pod
 from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 FLEET = "node,devices\nbig-1,1xH100-80GB\n"
 
 

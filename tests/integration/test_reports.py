@@ -40,7 +40,6 @@ from tests.support.fleet import rack
 from tests.support.nats import Bus
 from tests.support.processes import ServiceProcess
 
-pytestmark = pytest.mark.timeout(180)
 PRICES = 'currency = "EUR"\n[models]\n"*" = 3600000\n'
 MEMORY_MIB = 81_920
 BETWEEN_S = 0.2

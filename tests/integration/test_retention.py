@@ -85,7 +85,7 @@ class World:
             stored = await (snapshots.written() if only else snapshots.stored())
             return bool(stored) and stored[-1 if only else 0].revision > revision
 
-        await until(there, f"a snapshot beyond revision {revision}", timeout_s=60)
+        await until(there, f"a snapshot beyond revision {revision}")
 
     async def span(self) -> tuple[int, int]:
         """The first and the last revision of the stream."""
@@ -127,7 +127,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-@pytest.mark.timeout(240)
 async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
     """Restarts from snapshot and tail, pods that come back, and one chain over all archives."""
     world.want(*range(30))
@@ -168,7 +167,6 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
     assert len({event.uid for event in world.facts.of(PodSubmitted)}) == 30 + 10 * KEPT
 
 
-@pytest.mark.timeout(180)
 async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) -> None:
     """Its agent was away; it finds the claim in the snapshot, not in the ledger."""
     async with world.services("agent"):
@@ -188,7 +186,6 @@ async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) ->
         assert answer.pod == world.facts.of(PodBound)[0].pod
 
 
-@pytest.mark.timeout(180)
 async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -> None:
     """No snapshot, another ledger, an altered file, an archive too short, a waiting placement."""
     for number in range(30):
@@ -224,7 +221,6 @@ async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -
     assert told["dropped"] < placed
 
 
-@pytest.mark.timeout(180)
 async def test_the_configuration_outlives_the_trim_for_who_reads_nothing_else(
     world: World, tmp_path: Path
 ) -> None:

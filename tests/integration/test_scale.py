@@ -22,7 +22,6 @@ from tests.support.pods import ask, gang, member, pod
 from tests.support.polling import until
 from tests.support.processes import NO_AGENTS, ServiceProcess
 
-pytestmark = pytest.mark.timeout(120)
 NODES = 60
 SMALL = ask(4_000, cores=5)
 PATIENT = """\

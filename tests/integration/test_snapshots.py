@@ -341,7 +341,6 @@ async def folded_events(service: ServiceProcess) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_real_services_begin_with_the_snapshot(bus: Bus, facts: Facts) -> None:
     """Killed and started again, they fold the tail alone, go on placing, and know the old pods."""
     url = bus.server.url_for
@@ -353,10 +352,10 @@ async def test_real_services_begin_with_the_snapshot(bus: Bus, facts: Facts) -> 
         async with ServiceProcess("scheduler", url("scheduler"), "--snapshot-every", "30"):
             await facts.write(*(pod(f"old-{n}", ask(500)) for n in range(30)))
             await facts.count(PodPlaced, 30)
-            await until(bucket.entries, "a snapshot", timeout_s=30)
+            await until(bucket.entries, "a snapshot")
         async with ServiceProcess("intake", url("intake")):
             believed = await until(
-                Snapshots(ledger.wire).stored, "an intake to attest the snapshot", timeout_s=60
+                Snapshots(ledger.wire).stored, "an intake to attest the snapshot"
             )
         revision = believed[0].revision
         before = facts.revision

@@ -9,7 +9,7 @@ import pytest
 from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 POD = """
 apiVersion: v1
 kind: Pod

@@ -25,7 +25,7 @@ from tests.support.next_build import LIFTED, NEXT, NOW, WRITTEN, next_build
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess, environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 LEDGERS = Path(__file__).parents[1] / "golden" / "ledgers"
 POD = """\
@@ -112,7 +112,7 @@ class Ledger:
         async def seen() -> object:
             return check(self)
 
-        await until(seen, f"{what}; {Counter(fact.name for fact in self.facts)}", timeout_s=90)
+        await until(seen, f"{what}; {Counter(fact.name for fact in self.facts)}")
 
 
 class Load:
@@ -204,7 +204,7 @@ class System:
             status, body = await service.get("/readyz")
             return status == 503 and all(word in body for word in words)
 
-        await until(says, f"{name} not to be ready and to say {words}", timeout_s=60)
+        await until(says, f"{name} not to be ready and to say {words}")
         assert (await service.get("/healthz"))[0] == 200
 
     async def handed(self, name: str) -> None:
@@ -215,7 +215,7 @@ class System:
             counts = [line for line in told.splitlines() if line.startswith(HANDED)]
             return any(float(line.rpartition(" ")[2]) for line in counts)
 
-        await until(counted, f"{name} to be handed a placement", timeout_s=60)
+        await until(counted, f"{name} to be handed a placement")
 
     async def settled(self) -> None:
         """Wait until every pod that came is allocated."""
@@ -228,7 +228,7 @@ class System:
         async def stored() -> bool:
             return any(each.revision >= revision for each in await snapshots.stored())
 
-        await until(stored, f"a snapshot of {revision} or later", timeout_s=60)
+        await until(stored, f"a snapshot of {revision} or later")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 from tests.support.standalone import APPORTION, Standalone
 from tests.support.tokens import people
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 SMALL = ("--no-samples", "--fleet", "1xT4")
 ANY = ("--nats-port", "0", "--port", "0")
 """Any free ports: what `up` itself finds."""
@@ -308,7 +308,7 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str
             seen = tmp_path / name
             wait_until(
                 lambda: all(part in seen.read_text() for part in parts),
-                f"{name} to say {parts}", timeout_s=60,
+                f"{name} to say {parts}",
             )  # fmt: skip
 
         with Standalone(tmp_path / "data", *options) as up:

@@ -74,7 +74,6 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_a_real_ledger_holds_until_somebody_writes_what_is_not_his(
     bus: Bus, tmp_path: Path
 ) -> None:

@@ -105,7 +105,7 @@ class AttackedServer(EmbeddedServer):
                 return _port(urls["nats"])
             return 0
 
-        self._client_port = await until(serves, "nats-server to serve", timeout_s=30)
+        self._client_port = await until(serves, "nats-server to serve")
 
     async def stop(self) -> None:
         """See EmbeddedServer."""

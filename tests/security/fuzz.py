@@ -313,7 +313,7 @@ async def _filled(
     try:
         async with attackers.at_work():
             with contextlib.suppress(AssertionError):
-                await until(attackers.held_back, "the flood to be held back", timeout_s=90)
+                await until(attackers.held_back, "the flood to be held back")
             await CLOCK.pause(10.0)
             free = (await stream.read_info(wire)).free
             came = await load.come(5.0)
@@ -342,7 +342,7 @@ async def _filled(
 async def _each(services: dict[str, ServiceProcess], verb: str, what: str, check: Any) -> None:
     for service in services.values():
         if service.verb == verb:
-            await until(functools.partial(check, service), what, timeout_s=90, interval_s=0.5)
+            await until(functools.partial(check, service), what, interval_s=0.5)
 
 
 async def _sees_limit(service: ServiceProcess) -> bool:
@@ -356,7 +356,7 @@ async def _says_full(service: ServiceProcess) -> bool:
         return status == HTTPStatus.SERVICE_UNAVAILABLE and "the ledger is full" in body
 
     with contextlib.suppress(AssertionError):
-        return await until(said, "a service to say so", timeout_s=90, interval_s=0.5)
+        return await until(said, "a service to say so", interval_s=0.5)
     return False
 
 

@@ -68,7 +68,7 @@ async def test_weak(tmp_path: Path) -> None:
             async def noticed() -> bool:
                 return reader.position == 2
 
-            await until(noticed, "the reader to notice by itself", timeout_s=30)
+            await until(noticed, "the reader to notice by itself")
 
 
 async def test_guarded(bus: Bus) -> None:

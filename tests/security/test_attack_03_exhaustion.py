@@ -110,7 +110,6 @@ async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
         assert (len(held) < CLIENTS_MAX, status) == ((True, 200) if guarded else (False, 503))
 
 
-@pytest.mark.timeout(120)
 @GUARDS
 async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
     """They are ended once they had their time, with the reason in the log; others are answered."""
@@ -158,7 +157,6 @@ async def test_one_client_has_every_plan_made_for_itself(bus: Bus, guarded: bool
         close([held, also_held, other])
 
 
-@pytest.mark.timeout(180)
 @GUARDS
 async def test_reading_from_the_beginning_takes_consumers(bus: Bus, guarded: bool) -> None:
     """However many read, the gateway has a few, and all of them are given what there was."""

@@ -40,7 +40,6 @@ FOUR = {
 }
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("guard", ["doubts annotations", ""], ids=["weak", "guarded"])
 async def test_an_annotation_charges_whole_cards_to_a_pod_that_never_runs(
     world: KubeWorld, guard: str
@@ -59,7 +58,6 @@ async def test_an_annotation_charges_whole_cards_to_a_pod_that_never_runs(
     await world.bound("works")
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("guard", ["holds what was asked", ""], ids=["weak", "guarded"])
 async def test_a_pod_without_an_annotation_closes_the_node(world: KubeWorld, guard: str) -> None:
     """Nobody knows which card it has, so that none was offered to anybody."""

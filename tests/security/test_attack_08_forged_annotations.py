@@ -61,7 +61,6 @@ async def forge(plane: ControlPlane, who: str, way: str, key: str, *, ok: bool) 
     return await ask(plane, who, "create", path, binding(name, key), ok=ok)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("key", [OURS, THEIRS])
 @pytest.mark.parametrize("guard", ["weak", "guarded"])
 async def test_an_annotation_that_says_what_a_pod_holds(
@@ -81,7 +80,6 @@ async def test_an_annotation_that_says_what_a_pod_holds(
                 assert f'metadata.annotations["{key}"]' in said
 
 
-@pytest.mark.timeout(120)
 async def test_those_whose_job_it_is_go_on(world: KubeWorld) -> None:
     """Our binder writes both, HAMi's scheduler its own and not ours; others change the rest."""
     plane = world.plane

@@ -23,9 +23,10 @@ from tests.support.processes import ServiceProcess
 
 BYTES = 60 << 20
 POSTS = 4
-WAITED_S = 8.0
-"""What an ask of kube-scheduler may take beside the attack: less than one such body costs, and more
-than a busy machine.
+FROZEN_S = 8.0
+ANSWERED_S = 24.0
+"""What an ask of kube-scheduler takes beside the attack: at least this where nothing stops it, and
+at most that where something does. Four such bodies take an idle machine 88 seconds.
 """
 
 
@@ -52,7 +53,6 @@ def light() -> bytes:
     return json.dumps({"Pod": pod, "NodeNames": ["n1"]}).encode()
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_heavy_bodies_freeze_the_extender(bus: Bus, guarded: bool) -> None:
     """They are refused by their size, and kube-scheduler is answered meanwhile."""
@@ -69,21 +69,21 @@ async def test_heavy_bodies_freeze_the_extender(bus: Bus, guarded: bool) -> None
                 async with session.post(f"{base}/filter", data=sent) as answer:
                     return answer.status
 
-            longest = 0.0
+            longest, limit_s = 0.0, ANSWERED_S if guarded else FROZEN_S
             attack = [asyncio.create_task(post()) for _ in range(POSTS)]
-            while any(not each.done() for each in attack) and longest < WAITED_S:
+            while any(not each.done() for each in attack) and longest < limit_s:
                 began = time.monotonic()
                 with contextlib.suppress(TimeoutError):
                     async with (
-                        asyncio.timeout(2 * WAITED_S),
+                        asyncio.timeout(2 * limit_s),
                         session.post(f"{base}/filter", data=light()) as answer,
                     ):
                         assert answer.status == 200
                 longest = max(longest, time.monotonic() - began)
             if guarded:
                 assert await asyncio.gather(*attack) == [413] * POSTS
-                assert longest < WAITED_S
+                assert longest < limit_s
             else:
-                assert longest >= WAITED_S
+                assert longest >= limit_s
                 await process.kill()
                 await asyncio.gather(*attack, return_exceptions=True)

@@ -181,7 +181,7 @@ async def test_renewed_certificates_are_taken_without_a_restart(ledger: Ledger) 
             return True
         return False
 
-    await until(goes_on, "the client to be back", timeout_s=30)
+    await until(goes_on, "the client to be back")
     await there.close()
 
 

@@ -104,7 +104,6 @@ async def create(
     return await plane.user(*words, stdin=json.dumps(made), ok=ok)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("guard", ["weak", "guarded"])
 async def test_a_share_and_the_rest_of_the_node(world: KubeWorld, guard: str) -> None:
     """A tenant whose pod has a share asks for a privileged container, the node's processes, a
@@ -123,7 +122,6 @@ async def test_a_share_and_the_rest_of_the_node(world: KubeWorld, guard: str) ->
             assert weak or FOLDERS in said, (path, said)
 
 
-@pytest.mark.timeout(120)
 async def test_all_others_go_on(world: KubeWorld) -> None:
     """Folders of data, pods without a share, and a namespace that was let off."""
     plane = world.plane
@@ -143,7 +141,6 @@ async def test_all_others_go_on(world: KubeWorld) -> None:
             await create(plane, made, ok=True, space="let-off")
 
 
-@pytest.mark.timeout(120)
 async def test_a_container_that_comes_later(world: KubeWorld) -> None:
     """`kubectl debug` of one's own pod with a share, privileged: as good as having been so."""
     plane = world.plane

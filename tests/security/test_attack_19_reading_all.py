@@ -40,7 +40,6 @@ from tests.support.nats import Bus, ignore
 from tests.support.polling import until
 from tests.support.processes import NO_AGENTS, ServiceProcess
 
-pytestmark = pytest.mark.timeout(180)
 PERMISSIONS = "one node reads its part"
 INTAKE = "asks for its node alone"
 OTHERS = "apportion.v1.workload.victim"
@@ -264,9 +263,7 @@ async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(
         (tmp_path / "nats" / "nats.conf").write_text(configuration(USERS))
         os.kill(bus.server.pid, signal.SIGHUP)
         wire = (await bus.connect("intake")).wire
-        await until(
-            lambda: has_consumer(wire), "the agent to read through the intake", timeout_s=90
-        )
+        await until(lambda: has_consumer(wire), "the agent to read through the intake")
         await facts.submit("second")
         await facts.count(SharesAllocated, 2)
         await agent.ready()

@@ -6,8 +6,6 @@ The API server itself judges it, by the strictest of the Pod Security standards.
 import json
 from typing import Any
 
-import pytest
-
 from tests.support.applied import objects, pods
 from tests.support.kube_world import KubeWorld
 
@@ -35,7 +33,6 @@ async def judged(world: KubeWorld, template: dict[str, Any], *, ok: bool) -> str
     return await world.plane.user(*told, stdin=json.dumps(pod), ok=ok)
 
 
-@pytest.mark.timeout(120)
 async def test_every_pod_but_the_agents_keeps_to_the_strictest_standard(world: KubeWorld) -> None:
     """Also nats-server, whose image is root's; with a root file system that is only read."""
     for name, template in pods():
@@ -47,7 +44,6 @@ async def test_every_pod_but_the_agents_keeps_to_the_strictest_standard(world: K
             assert template["spec"]["securityContext"]["seccompProfile"], name
 
 
-@pytest.mark.timeout(120)
 async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -> None:
     """And nothing else; seccomp it keeps."""
     (agent,) = [template for name, template in pods() if name == "agent"]
@@ -57,7 +53,6 @@ async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -
     assert "seccompProfile" not in said
 
 
-@pytest.mark.timeout(120)
 async def test_a_pod_that_is_root_is_found(world: KubeWorld) -> None:
     """The guard taken out: the same pod without what confines it is refused by name."""
     (scheduler,) = [template for name, template in pods() if name == "scheduler"]

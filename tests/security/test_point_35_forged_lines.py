@@ -50,7 +50,7 @@ async def test_a_name_does_not_write_a_line(bus: Bus, tmp_path: Path, without: s
         async def said() -> bool:
             return "is not live" in log.read_text()
 
-        await until(said, "the scheduler to say that it does not know the pod", timeout_s=30)
+        await until(said, "the scheduler to say that it does not know the pod")
     finally:
         running.terminate()
         await running.wait()

@@ -67,7 +67,7 @@ class Command:
         def found() -> str:
             return next((line for line in list(self.lines) if part in line), "")
 
-        return wait_until(found, f"{part!r} in {self.lines}", timeout_s=45)
+        return wait_until(found, f"{part!r} in {self.lines}")
 
     def close(self) -> None:
         """End its input, which ends a probe that holds."""

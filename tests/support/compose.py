@@ -97,7 +97,7 @@ class Compose:
             return False
         return True
 
-    def wait_healthy(self, timeout_s: float = 120) -> None:
+    def wait_healthy(self) -> None:
         """Wait until every container that has a health check passes it."""
         for name in self.containers():
             check = self.facts(name)["Config"].get("Healthcheck", {}).get("Test", ["NONE"])
@@ -105,7 +105,7 @@ class Compose:
                 continue
             passes = functools.partial(self.healthy, name)
             try:
-                wait_until(passes, f"{name} to be healthy", timeout_s=timeout_s, interval_s=0.5)
+                wait_until(passes, f"{name} to be healthy", timeout_s=300, interval_s=0.5)
             except AssertionError as error:
                 raise AssertionError(f"{error}\n{self.logs(name)}") from None
 

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -135,16 +136,27 @@ def alone() -> Iterator[None]:
 
 
 def checked(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> str:
-    """Standard output of a command that must succeed; its last lines are in the failure."""
-    done = subprocess.run(
+    """Standard output of a command that must succeed; its last lines are in the failure.
+
+    A command that takes too long ends with all that it started: podman-compose starts podman.
+    """
+    with subprocess.Popen(
         command,
-        env=env, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s,
-        check=False,
-    )  # fmt: skip
-    if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
-        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{said}")
-    return done.stdout
+        env=env, cwd=ROOT, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            for how in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(process.pid, how)
+                    process.communicate(timeout=20)
+            raise
+    if process.returncode:
+        said = "\n".join((out + err).splitlines()[-40:])
+        raise AssertionError(f"{' '.join(command)} ended with {process.returncode}:\n{said}")
+    return out
 
 
 def tell(what: str) -> None:

@@ -38,7 +38,6 @@ CERTIFICATE_CRDS = ROOT / "tests" / "support" / "certificate_crds.yaml"
 RBAC = ROOT / "deploy" / "kubernetes" / "rbac"
 REQUIRED = "APPORTION_REQUIRE_KUBERNETES"
 NAMESPACE = "apportion"
-START_TIMEOUT_S = 60.0
 ADMIN_TOKEN = "test-admin"
 
 
@@ -139,7 +138,7 @@ class ControlPlane:
         wait_until(
             lambda: self._serves() or server.poll() is not None,
             "kube-apiserver to serve",
-            timeout_s=START_TIMEOUT_S,
+            timeout_s=300,
             interval_s=0.1,
         )
         log = (self._folder / "kube-apiserver.log").read_text()[-3000:]

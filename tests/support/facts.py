@@ -25,7 +25,7 @@ from apportion_schemas.catalogue import BY_PAYLOAD, subject_of
 from apportion_schemas.envelope import EventError
 from apportion_schemas.quantities import Payload
 from tests.support.nats import Bus
-from tests.support.polling import until
+from tests.support.polling import WAIT_S, until
 
 P = TypeVar("P", bound=Payload)
 
@@ -69,7 +69,7 @@ class Facts:
         """The newest revision seen."""
         return self.events[-1][0] if self.events else 0
 
-    async def until(self, check: Callable[[], Any], what: str, timeout_s: float = 45) -> Any:
+    async def until(self, check: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
         """Wait for a condition on what was seen."""
 
         async def seen() -> Any:

@@ -19,8 +19,6 @@ from tests.support.nats import Bus, running_bus
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
-SETTLE_S = 60.0
-
 
 class KubeWorld:
     """What a test has in hand. `plane` is the cluster, `facts` the ledger."""
@@ -89,7 +87,7 @@ class KubeWorld:
             pod = await self.pod(name, namespace=namespace)
             return pod if pod["spec"].get("nodeName") else None
 
-        return await until(found, f"pod {name} to be bound", timeout_s=SETTLE_S, interval_s=0.1)
+        return await until(found, f"pod {name} to be bound", interval_s=0.1)
 
     async def described(self, name: str, *words: str, namespace: str = "default") -> str:
         """Wait until `kubectl describe pod` shows all of these words, and return what it shows."""
@@ -102,7 +100,7 @@ class KubeWorld:
 
         what = f"describe pod {name} to show {words}"
         try:
-            await until(shown, what, timeout_s=SETTLE_S, interval_s=0.3)
+            await until(shown, what, interval_s=0.3)
         except AssertionError as error:
             raise AssertionError(f"{error}; it shows:\n{text}") from None
         return text

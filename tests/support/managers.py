@@ -92,7 +92,6 @@ def running_manager(
         wait_until(
             lambda: process.poll() is not None or _listens(port),
             f"the webhooks of {name}",
-            timeout_s=60,
         )
         assert process.poll() is None, log.read_text()[-3000:]
         try:

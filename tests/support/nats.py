@@ -20,12 +20,11 @@ from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
 from apportion.runtime.ledger.port import Draft, Record
 from tests.support import intakes
 from tests.support.nats_server import EncryptedServer
-from tests.support.polling import until
+from tests.support.polling import WAIT_S, until
 from tests.support.ports import free_port
 
 ENCRYPTED = "APPORTION_TEST_TLS"
 """Where this variable is set a bus has TLS, as for `python -m tests.benchmarks.scale`."""
-PATIENCE_S = 30.0
 _numbers = itertools.count(1)
 _STORE_NOT_MADE = 10049  # nats-server's JSStreamStoreFailedF
 
@@ -74,7 +73,7 @@ class Bus:
 
         Unless told, it waits longer than a service would: the machine may stand still for a while.
         """
-        options = {"timeout_s": PATIENCE_S, "ack_timeout_s": PATIENCE_S, **options}
+        options = {"timeout_s": WAIT_S, "ack_timeout_s": WAIT_S, **options}
         url = self.server.url_for(role)
         if port:
             url = url.replace(f":{self.server.port}", f":{port}")
@@ -153,7 +152,7 @@ class PlainServer:
             stderr=asyncio.subprocess.DEVNULL,
         )
         path = self._data_dir / f"nats-server_{self._process.pid}.ports"
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             while not self.url:
                 with contextlib.suppress(FileNotFoundError, ValueError):
                     self.url = json.loads(path.read_text())["nats"][0]

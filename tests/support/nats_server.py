@@ -99,7 +99,7 @@ class NatsServer:
                 return True
             return False
 
-        await until(listens, "nats-server to listen", timeout_s=30)
+        await until(listens, "nats-server to listen")
 
     async def stop(self) -> None:
         """SIGKILL."""

@@ -88,4 +88,4 @@ async def _in_force(plane: ControlPlane, name: str, *, not_any_more: bool = Fals
         said = await plane.user("create", "configmap", name, "--dry-run=server", ok=None)
         return bool(said) is not_any_more
 
-    await until(so, "the API server to know of the policies", interval_s=0.1, timeout_s=30)
+    await until(so, "the API server to know of the policies", interval_s=0.1)

@@ -12,10 +12,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 INTERVAL_S = 0.02
+WAIT_S = 120
+"""Long enough for a machine on which five lanes run at once; a wait ends with what it waits for."""
 
 
 def wait_until(
-    check: Callable[[], T], what: str, *, timeout_s: float = 30, interval_s: float = INTERVAL_S
+    check: Callable[[], T], what: str, *, timeout_s: float = WAIT_S, interval_s: float = INTERVAL_S
 ) -> T:
     """The first truthy result of `check`; AssertionError naming `what` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
@@ -32,7 +34,7 @@ async def until(
     check: Callable[[], Awaitable[T]],
     what: str,
     *,
-    timeout_s: float = 30,
+    timeout_s: float = WAIT_S,
     interval_s: float = INTERVAL_S,
 ) -> T:
     """The first truthy result of awaiting `check`; AssertionError naming `what` after that."""

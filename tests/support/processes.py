@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support import intakes
-from tests.support.polling import until
+from tests.support.polling import WAIT_S, until
 
 NO_AGENTS = ("--agent-grace", "0")
 """A scheduler of nodes that a test reports, and no agent beats for."""
@@ -78,7 +78,7 @@ class ServiceProcess:
         async def listening() -> bool:
             return bool(self._health) or not self.running
 
-        await until(listening, f"{self.verb} to listen", timeout_s=60)
+        await until(listening, f"{self.verb} to listen")
         if not self.running:
             await self._reading  # it may have listened, and ended before anybody looked
         assert self._health, f"{self.verb} ended at once: {self.log}"
@@ -94,7 +94,7 @@ class ServiceProcess:
         assert self._process is not None
         return self._process.pid
 
-    async def ready(self, timeout_s: float = 90) -> None:
+    async def ready(self, timeout_s: float = WAIT_S) -> None:
         """Wait for /readyz."""
 
         async def answers() -> bool:
@@ -119,12 +119,12 @@ class ServiceProcess:
         async def found() -> dict[str, Any]:
             return next((line for line in self.log if part in str(line.get("event"))), {})
 
-        return await until(found, f"{self.verb} to log {part!r}", timeout_s=45)
+        return await until(found, f"{self.verb} to log {part!r}")
 
     async def ended(self) -> int:
         """Wait for it to end by itself, and the exit code."""
         assert self._process is not None
-        return await asyncio.wait_for(self._process.wait(), 30)
+        return await asyncio.wait_for(self._process.wait(), WAIT_S)
 
     def stop_short(self) -> None:
         """SIGSTOP."""

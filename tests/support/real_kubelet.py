@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import yaml
 
 from tests.support.control_plane import ROOT, ControlPlane
-from tests.support.polling import until
+from tests.support.polling import WAIT_S, until
 from tests.support.ports import free_port
 
 HOME: Final = Path("/var/lib/kubelet")
@@ -82,7 +82,10 @@ class RealKubelet:
         return (self.folder / "kubelet.log").read_text(errors="replace")[-4000:]
 
     async def start(self) -> None:
-        """Start the kubelet where its runtime sees what it mounts; wait until its node is ready."""
+        """Start the kubelet where its runtime sees what it mounts; wait until its node is ready.
+
+        No controller says of a node whose kubelet was killed that it is not, so this does.
+        """
         kubelet = [
             *("/usr/bin/nsenter", f"--target={self._running['runtime'].pid}", "--mount"),
             f"--wd={ROOT}",
@@ -93,8 +96,11 @@ class RealKubelet:
             f"--root-dir={HOME}",
             f"--cert-dir={self.folder / 'pki'}",
         ]
+        unknown = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+        patch = ("patch", "node", self.node, "--subresource=status", "-p", json.dumps(unknown))
+        await self._plane.user(*patch, ok=None)
         self._spawn("kubelet", kubelet)
-        await until(self._ready, f"node {self.node} to be ready", timeout_s=90, interval_s=0.25)
+        await until(self._ready, f"node {self.node} to be ready", interval_s=0.25)
 
     async def kill(self) -> None:
         """SIGKILL the kubelet; its containers run on."""
@@ -108,7 +114,7 @@ class RealKubelet:
         return [each for each in found if (each["pod"], each["container"]) == (pod, container)]
 
     async def made(
-        self, pod: str, container: str, times: int = 1, *, timeout_s: float = 90
+        self, pod: str, container: str, times: int = 1, *, timeout_s: float = WAIT_S
     ) -> dict[str, Any]:
         """Wait until it was made so often; the last time."""
 
@@ -126,7 +132,7 @@ class RealKubelet:
             path = f"jsonpath={{.status.allocatable.{key}}}"
             return self._plane.kubectl("get", "node", self.node, "-o", path) == str(count)
 
-        await until(there, f"{count} of {resource}", timeout_s=90, interval_s=0.25)
+        await until(there, f"{count} of {resource}", interval_s=0.25)
 
     async def end_process(self, pod: str, container: str) -> None:
         """Kill what runs in the container, as if it had crashed, once it runs."""

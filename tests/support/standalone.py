@@ -26,12 +26,11 @@ import msgspec
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import decode
-from tests.support.polling import wait_until
+from tests.support.polling import WAIT_S, wait_until
 from tests.support.ports import free_port
 
 APPORTION = [sys.executable, "-m", "apportion.cli.main"]
 MARK = "APPORTION_TEST_MARK"
-START_TIMEOUT_S = 60.0
 
 
 class Standalone:
@@ -86,7 +85,7 @@ class Standalone:
         """Whether the process of `up` itself lives."""
         return self._process is not None and self._process.poll() is None
 
-    def said(self, part: str, *, timeout_s: float = START_TIMEOUT_S) -> str:
+    def said(self, part: str, *, timeout_s: float = WAIT_S) -> str:
         """Wait for a line that holds this text."""
 
         def found() -> str:
@@ -108,7 +107,7 @@ class Standalone:
         assert self._process is not None
         self._process.send_signal(number)
 
-    def ended(self, *, timeout_s: float = 60) -> int:
+    def ended(self, *, timeout_s: float = WAIT_S) -> int:
         """Wait for the end, and return the exit code."""
         assert self._process is not None
         assert self._reading is not None
@@ -132,7 +131,7 @@ class Standalone:
         """Wait until that service runs as another process."""
         wait_until(
             lambda: self.processes().get(name, before) != before,
-            f"{name} to be started again", timeout_s=60,
+            f"{name} to be started again",
         )  # fmt: skip
 
     def ready_again(self, name: str, before: int) -> None:
@@ -149,7 +148,7 @@ class Standalone:
             except OSError:
                 return False
 
-        wait_until(ready, f"{name} to be ready", timeout_s=60)
+        wait_until(ready, f"{name} to be ready")
 
     def left(self, *, itself: bool = False) -> list[int]:
         """Every process on this machine that comes from this run; `up` too only with `itself`."""
@@ -169,12 +168,12 @@ class Standalone:
             argument.startswith(str(self.data).encode()) for argument in arguments
         )
 
-    def nothing_left(self, *, timeout_s: float = 60) -> None:
+    def nothing_left(self, *, timeout_s: float = WAIT_S) -> None:
         """Wait until no process of this run is left."""
         wait_until(lambda: not self.left(), "every process to end", timeout_s=timeout_s)
 
     def run(
-        self, *words: str, stdin: bytes = b"", timeout_s: float = 120, columns: int = 250
+        self, *words: str, stdin: bytes = b"", timeout_s: float = WAIT_S, columns: int = 250
     ) -> subprocess.CompletedProcess[str]:
         """One verb against this `up`, as from a second terminal, which is so wide."""
         done = subprocess.run(
@@ -222,7 +221,7 @@ def _proc(pid: int, name: str) -> bytes:
         return b""
 
 
-def settle(up: Standalone, count: int, *, timeout_s: float = 120) -> float:
+def settle(up: Standalone, count: int, *, timeout_s: float = WAIT_S) -> float:
     """Wait until `count` pods are allocated and none is anything else; returns the seconds."""
     began = time.monotonic()
 

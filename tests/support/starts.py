@@ -16,10 +16,12 @@ and environment. It shares nothing with another fork but what importing leaves b
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
 import io
+import itertools
 import json
 import os
 import pkgutil
@@ -61,6 +63,7 @@ _execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _lock = threading.Lock()
 _orders: list[socket.socket] = []
 _process: list[subprocess.Popen[bytes]] = []
+_numbers: Final = itertools.count(1)
 _begun: dict[str, str] = {}
 """The environment that the process to be forked was itself executed with."""
 
@@ -129,15 +132,24 @@ def _forkable(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def _order(order: bytes, files: Sequence[int]) -> int:
-    """Have a process forked, and return its ID."""
+    """Have a process forked, and return its ID.
+
+    A test that runs out of time may leave while it waits: the next one reads that answer first, and
+    ends the process, which has no test.
+    """
     with _lock:
         if not _orders:
             _start()
-        socket.send_fds(_orders[0], [order], files)
-        answer = _orders[0].recv(32)
-    if not answer:
-        raise ChildProcessError("the process that is forked has ended; see its standard error")
-    return int(answer)
+        wanted = next(_numbers)
+        socket.send_fds(_orders[0], [b"%d " % wanted + order], files)
+        while answer := _orders[0].recv(64):
+            number, pid = map(int, answer.split())
+            if number == wanted:
+                return pid
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+    raise ChildProcessError("the process that is forked has ended; see its standard error")
 
 
 def _start() -> None:
@@ -194,13 +206,14 @@ def _serve() -> None:
         data, files, *_ = socket.recv_fds(orders, ORDER_BYTES, 3)
         if not data:
             return
+        asked, _, order = data.partition(b" ")
         pid = _clone()
         if not pid:
             orders.close()
-            _become(json.loads(data), files)
+            _become(json.loads(order), files)
         for file in files:
             os.close(file)
-        orders.send(b"%d" % pid)
+        orders.send(b"%s %d" % (asked, pid))
 
 
 def _fork_for_up(popen: subprocess.Popen[Any], *given: Any) -> None:

@@ -28,7 +28,6 @@ from tests.support.processes import ServiceProcess
 from tests.support.real_kubelet import RealKubelet, missing
 
 NODE = "n1"
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture

@@ -208,6 +208,12 @@ async def test_a_missing_answer_is_unknown_and_the_retry_finds_the_event(place: 
     with pytest.raises(OutcomeUnknown) as unknown:
         await ledger.append([draft("workload.a", key="one", expect=0)])
     assert unknown.value.subjects == ("apportion.v1.workload.a",)
+    witness = await place.connect()
+
+    async def stored() -> bool:
+        return await witness.last_revision() >= 1
+
+    await until(stored, "the event to be stored")
     await place.heal()
 
     async def again() -> DuplicateRefused | None:

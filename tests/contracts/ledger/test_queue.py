@@ -16,9 +16,9 @@ from apportion.runtime.ledger.port import (
 from tests.contracts.ledger.places import Place
 from tests.support.deliveries import taken
 from tests.support.nats import draft
+from tests.support.polling import WAIT_S
 
 PLACEMENTS = ("apportion.v1.placement.>",)
-PATIENCE_S = 30
 
 
 async def _queue(ledger: Ledger, *, ack_wait_s: float = 30, max_in_flight: int = 100) -> WorkQueue:
@@ -41,7 +41,7 @@ async def test_two_workers_share_the_records(place: Place) -> None:
     await _placements(place, 10)
     queues = [await _queue(await place.connect("binder")) for _ in range(2)]
     shares: list[list[Delivery]] = [[], []]
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         while sum(map(len, shares)) < 10:
             for queue, share in zip(queues, shares, strict=True):
                 share.extend(await queue.fetch(6, 1))  # which may come in parts
@@ -57,14 +57,14 @@ async def test_two_workers_share_the_records(place: Place) -> None:
 async def test_an_acknowledged_record_never_comes_back(place: Place) -> None:
     """`waiting` counts what is not acknowledged, handed out or not."""
     await _placements(place, 4)
-    queue = await _queue(await place.connect("binder"), ack_wait_s=0.5)
+    queue = await _queue(await place.connect("binder"), ack_wait_s=5)
     assert await queue.waiting() == 4
     for delivery in (await taken(queue, 3))[:2]:
         await delivery.ack()
         await delivery.ack()
     assert await queue.waiting() == 2
     again: set[int] = set()
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         while not again >= {3, 4}:
             again |= set(_revisions(await queue.fetch(10, 1)))
     assert again == {3, 4}
@@ -74,8 +74,8 @@ async def test_a_record_not_answered_in_time_goes_to_another_worker(place: Place
     """A worker that died keeps nothing; what it says late still counts."""
     await _placements(place, 1)
     dead = await place.connect("binder")
-    (first,) = await taken(await _queue(dead, ack_wait_s=0.4), 1)
-    alive = await _queue(await place.connect("binder"), ack_wait_s=0.4)
+    (first,) = await taken(await _queue(dead, ack_wait_s=3), 1)
+    alive = await _queue(await place.connect("binder"), ack_wait_s=3)
     (second,) = await taken(alive, 1)
     assert (second.record.revision, second.attempt) == (1, 2)
     await first.ack()

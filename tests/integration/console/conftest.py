@@ -15,7 +15,6 @@ from playwright.sync_api import Browser
 from tests.support.browser.chromium import running_browser, skip_unless_here
 from tests.support.standalone import Standalone
 
-TIMEOUT_S = 180
 """Whoever comes first waits for the cluster and the browser as well, and the last for their end."""
 FLEET = """\
 nodes:
@@ -25,14 +24,6 @@ nodes:
 - {node: a100-mig-1, devices: "4xA100-40GB:mig"}
 - {node: t4-1, devices: 4xT4}
 """
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test of this folder that says nothing else has that time."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="package")

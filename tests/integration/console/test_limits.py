@@ -3,7 +3,6 @@
 import re
 from urllib.parse import quote
 
-import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.integration.console.test_questions import NEVER
@@ -33,7 +32,6 @@ def heading(page: Page, words: str) -> Locator:
     return page.get_by_role("heading", name=words)
 
 
-@pytest.mark.timeout(180)
 def test_a_limit_is_named_and_no_node_is_counted(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:

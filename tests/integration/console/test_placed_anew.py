@@ -13,7 +13,7 @@ from tests.support.browser.chromium import WIDE, opened, skip_unless_here, visit
 from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 def test_the_wait_is_that_of_the_newest_of_the_name(browser: Browser, tmp_path: Path) -> None:
@@ -29,9 +29,9 @@ def test_the_wait_is_that_of_the_newest_of_the_name(browser: Browser, tmp_path: 
 
         up.json("submit", "-f", "-", "--wait", stdin=pod("low", 0))
         up.json("submit", "-f", "-", stdin=pod("high", 9))
-        wait_until(lambda: runs("high"), "the important one to run", timeout_s=90)
+        wait_until(lambda: runs("high"), "the important one to run")
         up.json("delete", "high")
-        wait_until(lambda: runs("low"), "the one that waited to run again", timeout_s=90)
+        wait_until(lambda: runs("low"), "the one that waited to run again")
         base = str(json.loads((tmp_path / "data" / "connection.json").read_text())["gateway"])
         with opened(browser, base, size=WIDE) as page:
             visit(page, "#/pod/default/low")

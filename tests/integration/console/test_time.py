@@ -169,7 +169,7 @@ def test_the_keyboard_stays_on_a_mark_that_others_join(
             page.wait_for_function(HELD, arg=held)
             return marks.count() < apart
 
-        wait_until(joined, "marks that are one on a narrow page alone", timeout_s=120)
+        wait_until(joined, "marks that are one on a narrow page alone")
 
 
 def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
@@ -190,7 +190,7 @@ def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
             seen.add(page.locator("#t-clock").inner_text())
             return len(seen) > 2
 
-        wait_until(moved, "the clock to go on", timeout_s=20)
+        wait_until(moved, "the clock to go on")
         page.locator("#t-live").click()
         expect(page.locator("#t-ago")).to_have_text("live")
         slider.focus()

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from apportion.core.devices.simulating import simulated_devices
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, UID
 from apportion_schemas import (
@@ -20,7 +18,6 @@ from apportion_schemas import (
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 
-pytestmark = pytest.mark.timeout(180)
 (DEVICE,) = simulated_devices("n1", "1xT4")
 HOST = Host(cpu_milli=64_000, memory_mib=65_536, pods=110)
 

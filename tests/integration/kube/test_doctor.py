@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from apportion.core.doctor.facts import KubeFacts
@@ -17,7 +16,6 @@ from tests.support.control_plane import ControlPlane
 from tests.support.kube_world import KubeWorld
 from tests.support.ports import free_port
 
-pytestmark = pytest.mark.timeout(180)
 BINDERS = {"create pods/binding", "patch pods/status", "delete pods"}
 SPACE = "doctor"
 

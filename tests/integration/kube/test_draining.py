@@ -12,7 +12,7 @@ from apportion_schemas import PodGone
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 GIVEN_S = 25
 """For a pod that may go, on a machine that may stand still for ten seconds and more."""
 BUDGET = {

@@ -18,7 +18,6 @@ from tests.support.kube_world import KubeWorld
 from tests.support.pods import ask, pod
 from tests.support.ports import free_port
 
-pytestmark = pytest.mark.timeout(180)
 PEOPLE = """
 apiVersion: v1
 kind: Namespace

@@ -12,7 +12,6 @@ from apportion.core.workloads.dialects.listing import claimed
 from apportion.core.workloads.dialects.vcuda import DIALECTS as VCUDA
 from tests.support.control_plane import ROOT, ControlPlane
 
-pytestmark = pytest.mark.timeout(180)
 DEPLOY = ROOT / "deploy" / "kubernetes"
 EXTENDER = ROOT / "deploy" / "extender"
 SERVICES = ("watcher", "scheduler", "intake", "binder", "gateway", "admission")

@@ -3,14 +3,10 @@
 import json
 from typing import Any
 
-import pytest
-
 from apportion_schemas import PodPlaced, PodRefused, PodSubmitted, RefusalCode
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.polling import until
-
-pytestmark = pytest.mark.timeout(180)
 
 
 async def system(world: KubeWorld, devices: str = "1xT4") -> None:
@@ -79,7 +75,7 @@ async def test_what_is_so_again_counts_up_the_event_that_there_is(world: KubeWor
         async def told(times: int = times) -> bool:
             return [event["count"] for event in await events(world, "p")] == [times]
 
-        await until(told, f"one event, {times} times", timeout_s=20, interval_s=0.2)
+        await until(told, f"one event, {times} times", interval_s=0.2)
 
 
 async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:

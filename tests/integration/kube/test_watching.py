@@ -4,8 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
-
 from apportion_schemas import (
     NodeGone,
     NodeObserved,
@@ -21,7 +19,6 @@ from tests.support.kube_world import KubeWorld
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
-pytestmark = pytest.mark.timeout(150)
 RAW = "/api/v1/namespaces/default/pods"
 
 

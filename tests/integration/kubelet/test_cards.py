@@ -43,7 +43,6 @@ from tests.support.nvidia.driver import FakeDriver, fake_driver
 from tests.support.nvidia.probe import holding, probe
 from tests.support.processes import ServiceProcess
 
-pytestmark = pytest.mark.timeout(180)
 NODE = "n1"
 GPU = "nvidia.com/gpu"
 ROUNDS = int(os.environ.get("APPORTION_MIG_ROUNDS", "120"))

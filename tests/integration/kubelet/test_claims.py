@@ -26,7 +26,6 @@ from tests.support.nats import Bus
 from tests.support.processes import ServiceProcess
 
 NODE = "n1"
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 from tests.unit.agent.usage.processes import UID, cgroup, write
 
-pytestmark = pytest.mark.timeout(120)
 NODE = "n1"
 GPU = "nvidia.com/gpu"
 MIB = 1 << 20
@@ -118,10 +117,10 @@ async def test_it_can_be_switched_off(
     driver.memory_limits(kubelet.folder / "cgroup")
     async with running(bus, kubelet, facts, "--driver-limits", "off") as agent:
         await begun(kubelet, facts, driver)
-        await until(lambda: used(agent, 300), "a look at its process", timeout_s=45)
+        await until(lambda: used(agent, 300), "a look at its process")
         driver.end_process(PID)
         driver.process(0, PID, 400)
-        await until(lambda: used(agent, 400), "another look", timeout_s=45)
+        await until(lambda: used(agent, 400), "another look")
         assert hard_mib(driver, container) == 0
 
 

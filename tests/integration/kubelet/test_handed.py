@@ -28,7 +28,6 @@ from tests.support.nats import Bus
 from tests.support.processes import ServiceProcess
 
 NODE, GPU = "n1", "nvidia.com/gpu"
-pytestmark = pytest.mark.timeout(120)
 
 
 def agent_of(bus: Bus, kubelet: FakeKubelet, guard: str = "") -> ServiceProcess:

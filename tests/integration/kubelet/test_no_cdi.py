@@ -22,7 +22,6 @@ from tests.support.fake_kubelet import FakeKubelet, Refused
 from tests.support.nats import Bus
 from tests.support.processes import ServiceProcess
 
-pytestmark = pytest.mark.timeout(120)
 NODE = "n1"
 GPU = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -165,7 +164,6 @@ async def test_a_container_that_was_resized_starts_again(
     assert (await kubelet.begin("a", "main"))[LIMIT] == "700m"
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("rounds", [15, pytest.param(50, marks=pytest.mark.nightly)])
 async def test_rounds_of_two_pods_at_once(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus, rounds: int

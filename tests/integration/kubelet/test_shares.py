@@ -29,7 +29,6 @@ from tests.support.nats import Bus
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
-pytestmark = pytest.mark.timeout(120)
 NODE = "n1"
 GPU = "nvidia.com/gpu"
 

@@ -22,7 +22,6 @@ from tests.support.processes import ServiceProcess
 from tests.support.regions import run_process
 from tests.unit.agent.usage.processes import OTHER, UID, write
 
-pytestmark = pytest.mark.timeout(120)
 NODE = "n1"
 GPU = "nvidia.com/gpu"
 RECORD_S = 3
@@ -102,7 +101,7 @@ async def test_A9_use_is_scraped_heard_and_recorded(
             and found.get(("apportion_device_memory_used_bytes", second)) == 50 << 20
         )
 
-    await until(seen, "a scrape that tells all of it", timeout_s=30)
+    await until(seen, "a scrape that tells all of it")
     line = await agent.logged("of which it has no share")
     assert "sneaky" in str(line)
     sample = await heard(bus)

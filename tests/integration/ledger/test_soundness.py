@@ -106,14 +106,14 @@ async def test_what_is_appended_makes_the_next_look_due(ledger: JetStreamLedger)
     soundness = Soundness(Metrics(), SystemClock(), get_logger("test"))
     watching = asyncio.create_task(soundness.watch(ledger))
     try:
-        await until(lambda: _true(soundness.free() < 1.0), "the first look", timeout_s=10)
+        await until(lambda: _true(soundness.free() < 1.0), "the first look")
         payload = b"x" * int(0.4 * ROOM_BYTES)
         soundness.spend(len(payload))
         assert soundness.free() == pytest.approx(0.6, abs=0.05)
         for _ in range(2):
             await ledger.append([draft(payload=payload)])
         soundness.spend(ROOM_BYTES // 50)
-        await until(lambda: _true(soundness.free() < 0.25), "the next look", timeout_s=10)
+        await until(lambda: _true(soundness.free() < 0.25), "the next look")
     finally:
         watching.cancel()
 
@@ -134,9 +134,9 @@ async def test_what_is_under_way_while_it_looks_is_not_free(ledger: JetStreamLed
 
     watching = asyncio.create_task(soundness.watch(Counted()))
     try:
-        await until(lambda: _true(looks), "the first look", timeout_s=10)
+        await until(lambda: _true(looks), "the first look")
         soundness.spend(ROOM_BYTES // 2)
-        await until(lambda: _true(len(looks) == 2), "the next look", timeout_s=10)
+        await until(lambda: _true(len(looks) >= 2), "the next look")
         assert soundness.free() == pytest.approx(0.5, abs=0.05)
         assert soundness.free(ROOM_BYTES // 4) == pytest.approx(0.25, abs=0.05)
     finally:
