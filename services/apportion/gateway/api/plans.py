@@ -82,7 +82,10 @@ class Plans:
             # Its modules bring numpy. They come before the fork, so that the next has them.
             await asyncio.to_thread(importlib.import_module, "apportion.lab.planning")
             state = await self._state_of(request)
-            async with contextlib.aclosing(self._lines(state, wanted)) as lines:
+            async with (
+                contextlib.aclosing(self._lines(state, wanted)) as made,
+                contextlib.aclosing(_while_there(request, made)) as lines,
+            ):
                 if LINES in request.headers.get("Accept", ""):
                     response = web.StreamResponse(
                         headers={"Content-Type": LINES, "Cache-Control": "no-store"}
@@ -94,9 +97,9 @@ class Plans:
                     return response
                 line = _Line()
                 async for data in lines:
-                    if request.transport is None:
-                        return web.Response(status=HUNG_UP)
                     line = _line(data)
+                if request.transport is None:
+                    return web.Response(status=HUNG_UP)
                 body = line.error if bytes(line.error) else line.answer
                 return json_response(body, status=line.status)
         finally:
@@ -116,6 +119,26 @@ class Plans:
         except (ApartFailed, OSError) as failure:
             error = f"the plan was not made: {failure}"
             yield _failed(503, ErrorAnswer(error=error, fix="the gateway's log has the cause"))
+
+
+async def _while_there(
+    request: web.Request, lines: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """The lines until the client hangs up: a fork that reads many documents says nothing for long,
+    and a hang-up shows only where something is written.
+    """
+    while request.transport is not None:
+        coming = asyncio.ensure_future(anext(lines, None))
+        try:
+            while not coming.done() and request.transport is not None:
+                await asyncio.wait({coming}, timeout=TELL_EVERY_S)
+            line = coming.result() if coming.done() else None
+        finally:
+            coming.cancel()
+            await asyncio.wait({coming})
+        if line is None:
+            return
+        yield line
 
 
 def _failed(status: int, error: ErrorAnswer) -> bytes:
