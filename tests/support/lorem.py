@@ -21,7 +21,7 @@ NAMES: Final = frozenset(("device_words",))
 TEXTS: Final = (answer_text, constraint_text, event_text, words)
 WORDERS: Final = ("_words", "_sentence")
 """How the names of functions end that word something, in other modules of the product."""
-SENTENCES: Final = FIELDS | {"clauses", "lead", "parts", "reason_parts"}
+SENTENCES: Final = FIELDS | {"parts", "reason_parts"}
 """Fields of answers that hold sentences, or the texts between the names in one."""
 
 

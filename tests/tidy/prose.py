@@ -14,10 +14,10 @@ from tests.tidy.offence import Offence
 from tests.tidy.tree import parsed
 
 FIELDS: Final = frozenset((
-    "available_words", "awaits", "cause", "choice", "cure", "error", "fix", "headline",
-    "last_failure", "message", "missing", "needed_words", "problem", "reason", "reason_words",
-    "rejection", "room", "sentence", "since_text", "spared", "summary", "text", "unblocked_by",
-    "unready", "when", "words",
+    "available_words", "awaits", "cause", "choice", "clauses", "cure", "error", "fix", "headline",
+    "last_failure", "lead", "message", "missing", "needed_words", "problem", "reason",
+    "reason_words", "rejection", "room", "sentence", "since_text", "spared", "summary", "text",
+    "unblocked_by", "unready", "when", "words",
 ))  # fmt: skip
 """Fields that hold sentences, of answers and of errors."""
 WORDERS: Final = ("_words", "_text", "_with_text")
@@ -141,7 +141,7 @@ def _is_error(value: ast.expr) -> bool:
 TYPOGRAPHY: Final = frozenset(("services/apportion/gateway/console/static/js/typography.js",))
 """Modules that may look into a text, and only to change how that looks."""
 SCRIPT_NAMES: Final = frozenset((
-    "awaits", "cause", "cure", "headline", "last_failure", "message", "reason", "rejection",
+    "awaits", "cause", "cure", "headline", "last_failure", "lead", "message", "reason", "rejection",
     "sentence", "unblocked_by", "unready",
 ))  # fmt: skip
 """Fields whose names are, as variables of JavaScript, nothing else."""

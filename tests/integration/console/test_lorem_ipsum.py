@@ -48,13 +48,22 @@ def in_other_words(page: Page) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def addresses(cluster: Standalone) -> list[str]:
-    """A journey: who waits, each kind of pod, what happened, and what would."""
+    """A journey: the fleet, waiting and other pods, what happened, what would, the checks."""
     pods: list[dict[str, Any]] = cluster.json("get", "pods")["items"]
     kinds = {(bool(each["node"]), each["never"]): each for each in pods}
     revision = cluster.json("get", "nodes")["revision"]
     places = [f"pods/{each['namespace']}/{each['name']}" for each in kinds.values()]
-    pages = ("waiting", *places, "events", "whatif?lose=t4-1")
-    return [f"#/{page}{'&' if '?' in page else '?'}at={revision}" for page in pages]
+    pages = ("fleet", "waiting", *places, "events", "whatif?lose=t4-1")
+    past = [f"#/{page}{'&' if '?' in page else '?'}at={revision}" for page in pages]
+    return [*past, "#/doctor"]
+
+
+def facts(page: Page, address: str) -> list[str]:
+    """What the page shows beside its words; the events page asks once more, for the newest one."""
+    visit(page, address)
+    if address.startswith("#/events"):
+        expect(page.locator("#detail .x")).to_be_attached()
+    return list(page.evaluate(FACTS))
 
 
 def test_a_journey_reads_no_sentence(browser: Browser, base: str, addresses: list[str]) -> None:
@@ -66,14 +75,12 @@ def test_a_journey_reads_no_sentence(browser: Browser, base: str, addresses: lis
             if other:
                 with in_other_words(page) as changed:
                     for address in addresses:
-                        visit(page, address)
-                        seen[address] = page.evaluate(FACTS)
+                        seen[address] = facts(page, address)
                     expect(page.locator("#main")).to_contain_text("orem ipsum")
                 assert len(changed) > len(addresses) // 2
             else:
                 for address in addresses:
-                    visit(page, address)
-                    seen[address] = page.evaluate(FACTS)
+                    seen[address] = facts(page, address)
             found.append(seen)
     before, after = found
     for address in addresses:
