@@ -20,7 +20,7 @@ from tests.tidy.tree import ROOT
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1_500),
     pytest.mark.skipif(bool(missing()), reason=f"nothing can be compiled here: {missing()}"),
 ]
 ASK = """
@@ -38,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, made as a person makes it, though tests ask for an unoptimised one."""
     folder = tmp_path_factory.mktemp("dist")
     environment = os.environ | {"APPORTION_OPTIMIZATION": "-O0"}
-    checked(["make", "wheel", f"DIST={folder}"], env=environment, timeout_s=500)
+    checked(["make", "wheel", f"DIST={folder}"], env=environment, timeout_s=1_200)
     [made] = folder.glob("*.whl")
     return made
 
@@ -78,7 +78,7 @@ def test_it_runs_elsewhere(wheel: Path, tmp_path: Path) -> None:
     """It can be installed; every listed module comes from it, and a service would start."""
     site = tmp_path / "site"
     install = ["install", "--quiet", "--no-deps", "--no-index", f"--target={site}", str(wheel)]
-    checked([*pip(), "--python", sys.executable, *install], env=os.environ, timeout_s=120)
+    checked([*pip(), "--python", sys.executable, *install], env=os.environ, timeout_s=300)
     done = subprocess.run(
         [sys.executable, "-c", ASK, *MODULES],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)},
