@@ -14,7 +14,6 @@ import pytest
 
 from apportion.core.identity import configuration
 from apportion.core.identity.identity import EVERY_NODE, Identity
-from apportion.core.identity.roles import NODES
 from apportion.core.intake.answers import subject_of_node
 from apportion.core.ledger.fold import Change
 from apportion.intake import taking
@@ -218,7 +217,7 @@ async def test_agents_cannot_take_the_connections_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
 ) -> None:
     """Beyond those of its account an agent is refused, and an operator is not."""
-    limits: dict[str, Any] = {**configuration.CONNECTIONS, NODES: MOST if guarded else 9_999}
+    limits: dict[str, Any] = {**configuration.CONNECTIONS, "NODES": MOST if guarded else 9_999}
     monkeypatch.setattr(configuration, "CONNECTIONS", limits)
     from tests.security import attacked  # noqa: PLC0415
 
@@ -256,10 +255,12 @@ def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
     nodes = Identity("agent", "agent-a", nodes=("n-1", "n-2"))
     fleet = Identity("agent", "agent", nodes=(EVERY_NODE,))
     few, many = configuration.subscriptions_of([nodes]), configuration.subscriptions_of([fleet])
-    assert configuration.CONNECTIONS[NODES] * few * 400 < 1 << 29
+    assert configuration.CONNECTIONS["NODES"] * few * 400 < 1 << 29
     assert many > 2 * 1_000
     text = configuration.configuration([configuration.User(nodes, password_variable="X")])
-    assert f"max_connections: {configuration.CONNECTIONS[NODES]}, max_subscriptions: {few}" in text
+    assert (
+        f"max_connections: {configuration.CONNECTIONS['NODES']}, max_subscriptions: {few}" in text
+    )
 
 
 @pytest.mark.parametrize("guard", ["", "asks what a pod held"])

@@ -1,5 +1,7 @@
 """nats-server's configuration, made of the table: the one in the package, and that of `up`.
 
+`server.conf` is how the file begins, and `callout.conf` what stands in it where a callout is asked.
+
 Invariant: what a user may do stands in the table and nowhere else; a password or the seed of a key
 is never part of a configuration, only the name of the variable that has it, or the public key.
 """
@@ -7,81 +9,27 @@ is never part of a configuration, only the name of the variable that has it, or 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import resources
 from typing import Final
 
 import msgspec
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import ANSWER_S, permissions_of, role_of
-from apportion.core.identity.roles import (
-    AUDIT,
-    AUTH,
-    BINDER,
-    BOOTSTRAP,
-    FRONT,
-    INTAKE,
-    LEDGER,
-    NODES,
-    PEOPLE,
-    READERS,
-    ROLES,
-    SCHEDULER,
-    STORE,
-    WATCHER,
-)
+from apportion.core.identity.roles import AUDIT, LEDGER, ROLES, STORE, Account
 from apportion.core.identity.sharing import BESIDE, sharing
 
-_HEAD: Final = """\
-# Made by `make generate` of services/apportion/core/identity; change its table, not this file.
-#
-# The ledger's server. Everything that differs between installations comes from the environment:
-# NATS_HOST, NATS_PORT, NATS_MONITOR, NATS_STORE_DIR, NATS_MAX_STORE and, where users have
-# passwords, one APPORTION_<NAME>_PASSWORD for each. nats-server reads a value from the environment
-# as a piece of this file, so a password must start with a letter and hold letters and digits only.
-
-server_name: apportion
-host: $NATS_HOST
-port: $NATS_PORT
-# who is connected, and what is read by whom: this machine alone is told
-http: $NATS_MONITOR
-
-max_payload: 1MB
-# What a client that does not read can hold of the server's memory.
-max_pending: 16MB
-max_connections: 8192
-write_deadline: "10s"
-lame_duck_grace_period: "1s"
-lame_duck_duration: "30s"
-
-jetstream {
-  store_dir: $NATS_STORE_DIR
-  # An acknowledged event is on the disk, not in a cache that is written every two minutes.
-  sync_interval: always
-  max_file_store: $NATS_MAX_STORE
-}
-
-# Least privilege. One event type has one writer; only bootstrap makes the ledger's stream and the
-# bucket of its snapshots, and drops the ledger's archived beginning; nobody may delete the stream,
-# or delete from it (the stream itself denies that too); nobody reads another's replies. There is no
-# no_auth_user: a client without a user gets nothing.
-#
-# What this file cannot prevent: who may create consumers chooses where they deliver. But nobody
-# else listens in the ledger's account, and others get of it what is below _DELIVER alone. Nor can
-# it be a subject of the ledger (the server refuses the cycle) or of the server's own API.
-"""
-
-
-CONNECTIONS: Final = {
-    NODES: 6144,
-    FRONT: 512,
-    PEOPLE: 512,
-    SCHEDULER: 128,
-    READERS: 128,
-    WATCHER: 64,
-    INTAKE: 64,
-    BINDER: 64,
-    AUTH: 64,
-    BOOTSTRAP: 16,
+CONNECTIONS: Final[dict[Account, int]] = {
+    "NODES": 6144,
+    "FRONT": 512,
+    "PEOPLE": 512,
+    "SCHEDULER": 128,
+    "READERS": 128,
+    "WATCHER": 64,
+    "INTAKE": 64,
+    "BINDER": 64,
+    "AUTH": 64,
+    "BOOTSTRAP": 16,
 }
 """Connections of each account: together fewer than the server takes, so none can take them all."""
 SUBSCRIPTIONS: Final = 128
@@ -129,18 +77,6 @@ WITH_CALLOUT: Final = tuple(
 Of these the server knows nobody beforehand, so nobody could be kept off their consumers who may
 call his own as he likes: the auditor has those of his name there, as everybody has.
 """
-_CALLOUT: Final = """
-# Whoever is none of these users comes with a token of a ServiceAccount: the callout says who it is.
-# `apportion callout --write-issuer` makes the file with the key by which it is believed.
-authorization {
-  timeout: 6
-  auth_callout {
-    include "issuer/issuer.conf"
-    account: AUTH
-    auth_users: [ USERS ]
-  }
-}
-"""
 
 
 def subscriptions_of(identities: Iterable[Identity]) -> int:
@@ -151,10 +87,13 @@ def subscriptions_of(identities: Iterable[Identity]) -> int:
 
 def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
     """The whole file, with the callout where it is a user. Raises InvalidIdentity."""
+    files = resources.files("apportion.core.identity")
     names = [user.nkey or user.identity.name for user in users]
-    asks = any(user.identity.role == "callout" for user in users)
-    callout = f"{_CALLOUT.replace('USERS', ', '.join(names))}\n" if asks else ""
-    return f"{_HEAD}{callout}{accounts(users)}"
+    callout = ""
+    if any(user.identity.role == "callout" for user in users):
+        text = (files / "callout.conf").read_text("utf-8")
+        callout = f"{text.replace('USERS', ', '.join(names))}\n"
+    return f"{(files / 'server.conf').read_text('utf-8')}{callout}{accounts(users)}"
 
 
 def accounts(users: Sequence[User]) -> str:

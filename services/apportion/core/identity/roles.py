@@ -29,36 +29,25 @@ KEPT_CONFIGURATION: Final = (
 """The configuration of a ledger whose beginning was dropped."""
 
 
-LEDGER: Final = "APPORTION"
-"""The account that has the ledger."""
-BOOTSTRAP: Final = "BOOTSTRAP"
-"""That of who makes the ledger, and the auditors' copy of it: from nowhere else is it reached."""
-NODES: Final = "NODES"
-"""That of agents."""
-FRONT: Final = "FRONT"
-"""That of those whom the world outside reaches, over HTTP."""
-PEOPLE: Final = "PEOPLE"
-"""That of people, at the command line."""
-WATCHER: Final = "WATCHER"
-"""That of watchers."""
-INTAKE: Final = "INTAKE"
-"""That of intakes."""
-BINDER: Final = "BINDER"
-"""That of binders."""
-SCHEDULER: Final = "SCHEDULER"
-"""That of schedulers."""
+Account = Literal[
+    "APPORTION", "STORE", "AUDIT", "BOOTSTRAP", "NODES", "FRONT", "PEOPLE", "WATCHER", "INTAKE",
+    "BINDER", "SCHEDULER", "READERS", "AUTH",
+]  # fmt: skip
+"""`NODES` is that of agents; `FRONT` of those whom the world outside reaches, over HTTP; `PEOPLE`
+of people, at the command line; `READERS` of auditors, who only read along.
+"""
+LEDGER: Final = "APPORTION"  # the account that has the ledger
 STORE: Final = "STORE"
 """The account that has the buckets of states. It has no users.
 
 A consumer delivers within its own account to any subject that its owner names. So what the ledger's
 consumers must not write is in another account.
 """
-READERS: Final = "READERS"
-"""That of auditors, who only read along."""
 AUDIT: Final = "AUDIT"
 """That has the auditors' copy of the stream, with limits of its own; nobody is in it."""
-AUTH: Final = "AUTH"
-"""That of who says who somebody is."""
+BOOTSTRAP: Final = "BOOTSTRAP"
+"""That of who makes the ledger, and the auditors' copy of it: from nowhere else is it reached."""
+AUTH: Final = "AUTH"  # that of who says who somebody is
 ANSWERS_BESIDE: Final = "_R_.>"
 """Where the server wants the answers to those in other accounts: below it, every request has a
 subject that the server makes of 64 random bits, that nobody hears, and that no request may name."""
@@ -74,7 +63,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     does: str
-    account: str
+    account: Account
     reads: Reads = "everything"
     consumers: int = 4
     appends: tuple[str, ...] = ()
@@ -112,7 +101,7 @@ ROLES: Final = (
     Role(
         name="agent",
         does="tells of its nodes, and hands out their shares",
-        account=NODES,
+        account="NODES",
         sends=(
             # what the intake is to append for it, and what is used now, which nobody stores
             "apportion.intake.{node}",
@@ -127,7 +116,7 @@ ROLES: Final = (
     Role(
         name="intake",
         does="judges what agents report and appends it; reads for agents; attests snapshots",
-        account=INTAKE,
+        account="INTAKE",
         appends=("inventory.*", "allocation.*", "usage.*", "intake.*"),
         sends=(
             "apportion.beat.intake.>",
@@ -145,7 +134,7 @@ ROLES: Final = (
     Role(
         name="watcher",
         does="tells of pods, nodes and what else Kubernetes or a folder of manifests has",
-        account=WATCHER,
+        account="WATCHER",
         appends=("workload.*", "adoption.>", "cluster.>"),
         sends=("apportion.beat.watcher.>",),
         hears=("apportion.beat.>",),
@@ -153,7 +142,7 @@ ROLES: Final = (
     Role(
         name="scheduler",
         does="places pods, writes prices and snapshots, and notes which agents are silent",
-        account=SCHEDULER,
+        account="SCHEDULER",
         appends=("placement.*", "pending.*", "policy.prices", "presence.*"),
         sends=(
             "apportion.beat.scheduler.>",
@@ -170,7 +159,7 @@ ROLES: Final = (
     Role(
         name="binder",
         does="binds pods to the nodes that were decided",
-        account=BINDER,
+        account="BINDER",
         appends=("binding.*",),
         sends=(
             "apportion.beat.binder.>",
@@ -187,7 +176,7 @@ ROLES: Final = (
     Role(
         name="gateway",
         does="answers people and programs from a fold of its own; writes what they cordon",
-        account=FRONT,
+        account="FRONT",
         appends=("operator.node.*", "operator.device.*"),
         sends=(
             "apportion.beat.gateway.>",
@@ -199,20 +188,20 @@ ROLES: Final = (
     Role(
         name="extender",
         does="answers kube-scheduler, and hands on where it wants a pod",
-        account=FRONT,
+        account="FRONT",
         sends=("apportion.beat.extender.>", "apportion.command.scheduler.*"),
         hears=("apportion.beat.>",),
     ),
     Role(
         name="admission",
         does="the webhook: reads the configuration, and appends nothing",
-        account=FRONT,
+        account="FRONT",
         reads="configuration",
     ),
     Role(
         name="operator",
         does="the command line: what people do, and what they submit where there is no Kubernetes",
-        account=PEOPLE,
+        account="PEOPLE",
         appends=("operator.>", "workload.*", "adoption.>", "cluster.>"),
         sends=(
             "apportion.command.agent.>",
@@ -229,7 +218,7 @@ ROLES: Final = (
     Role(
         name="auditor",
         does="reads along with any NATS client, in a copy of the ledger",
-        account=READERS,
+        account="READERS",
         reads="copy",
         hears=("apportion.v1.>", "apportion.beat.>", "apportion.usage.*"),
         consumers=16,
