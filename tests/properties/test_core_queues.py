@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from hypothesis import given
 
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.limits.queues import Queues
+from apportion.core.placement.limits.limits import Queues
 from apportion_schemas import PodGroupObserved, QueueObserved
 from tests.properties.core_histories import (
     QUEUES,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from hypothesis import given
 
 from apportion.core.ledger.state import State
-from apportion.core.placement.limits.namespaces import Namespaces
+from apportion.core.placement.limits.limits import Namespaces
 from tests.properties.core_histories import Decide, Step, limited_histories, trying
 from tests.properties.core_playing import certain, changes, fall_silent, follow
 from tests.support.ledger_of import Ledger

@@ -11,15 +11,13 @@ what it wrote.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from apportion.core.devices.catalogue import normal, type_matches
 from apportion.core.devices.demand import Demand
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement.index.asks import AskColumns
-from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion.core.workloads.dialects.dialect import (
     CORES,
     COUNTED,
@@ -214,19 +212,6 @@ def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
         amount: much * count
         for amount, much in _of_share(device, demand.memory_mib, demand.cores, profile)
     }
-
-
-def kinds_beyond(
-    asks: Sequence[AskColumns], kinds: Sequence[Device], beyond: Callable[[Amounts], bool]
-) -> frozenset[int]:
-    """The kinds of device of which one of the asks alone is beyond some limit."""
-    found = set()
-    for kind, device in enumerate(kinds, FIRST_KIND):
-        for ask in asks:
-            wanted = ask.demands[kind]
-            if isinstance(wanted, Demand) and beyond(of_demand(wanted, device, ask.ask.count)):
-                found.add(kind)
-    return frozenset(found)
 
 
 def at_least(shape: Shape) -> Amounts:

@@ -3,18 +3,19 @@
 import pytest
 
 from apportion.core.ledger.state import State
-from apportion.core.placement.limits.usage import Holdings
+from apportion.core.placement.limits.limits import Holdings
+from apportion.core.placement.limits.quotas import devices_at_least, of_devices
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, pod, shape
+from tests.support.pods import ask, pod
 
 
 def test_whoever_does_not_say_whose_a_pod_is_cannot_count_it() -> None:
     """A limit that counts under nobody's name would bind nobody."""
     ledger = Ledger(rack("n1", 1)).submit(pod("p", ask(1000))).settle()
     placed = ledger.state.pods["p"]
-    holdings = Holdings(State())
+    holdings = Holdings(State(), of_devices, devices_at_least)
     with pytest.raises(NotImplementedError):
         holdings.account_of(placed)
     with pytest.raises(NotImplementedError):
-        holdings.amounts_of(shape(ask(1000)), (), ledger.node())
+        holdings.exceeded(placed)
