@@ -3,7 +3,7 @@
 from typing import Final, Protocol
 
 from apportion.core.placement.index.columns import Columns
-from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s
+from apportion.core.placement.index.packed import POINTS, Int32s, Int64, Int64s, UInt8s
 
 NO_ASK: Final = -1
 NO_DEVICE: Final = -1
@@ -27,20 +27,23 @@ class ScoreInput:
 
 
 class NodeScore(Protocol):
-    """How one shape of pod prefers nodes.
+    """How one shape of pod prefers nodes, whatever their devices unless a subclass says more.
 
     `policy` is the name under which points are told; `ask_at` the position of the ask for which
     the score chooses a device, or `NO_ASK`.
     """
 
     policy: str
-    ask_at: int
+    ask_at: int = NO_ASK
 
     def rate(self, seen: ScoreInput) -> None:
         """Give points to each row that is not refused: 0 to `packed.POINTS`, more is better."""
 
     def device(self, row: int) -> int:
         """The device that gave the row its points, by position, or `NO_DEVICE`."""
+        del row
+        return NO_DEVICE
 
     def total(self, points: int) -> float:
         """The points as people are shown them, 0 to 100."""
+        return points * 100 / POINTS

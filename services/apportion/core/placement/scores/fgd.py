@@ -15,7 +15,7 @@ from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST, Columns
 from apportion.core.placement.index.packed import POINTS
 from apportion.core.placement.index.row_log import Rows
-from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, ScoreInput
+from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, NodeScore, ScoreInput
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.pricing.readings import Ints
 from apportion.core.placement.pricing.sizes import hardest, size_percent
@@ -29,7 +29,7 @@ STEPS: Final = tuple(round(MILLION * log(step / (100 - step))) for step in range
 """Gains, in millionths of a device, from which the score is 1, 2, … 99: sigmoid's inverse."""
 
 
-class Fgd:
+class Fgd(NodeScore):
     """The fragmentation score of one shape; of several asks, the one that takes most decides."""
 
     policy = "fgd"
@@ -78,10 +78,6 @@ class Fgd:
     def device(self, row: int) -> int:
         """The device with the best score."""
         return self._devices.of(row)
-
-    def total(self, points: int) -> float:
-        """Points as the score that people read, of 100, as FGD publishes it."""
-        return points * 100 / POINTS
 
     def _percent(self, gain: Ints) -> Ints:
         """The published score of a fall of the expected fragmentation."""

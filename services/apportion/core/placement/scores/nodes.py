@@ -10,65 +10,51 @@ import numpy as np
 
 from apportion.core.placement.index import packed, row_loops
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import HOST, LEFT_MAX
-from apportion.core.placement.index.packed import POINTS, Int32s, Int64
-from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, NodeScore, ScoreInput
+from apportion.core.placement.index.columns import HOST, LEFT_MAX, Columns
+from apportion.core.placement.index.packed import POINTS, Int32s
+from apportion.core.placement.index.score_input import NodeScore, ScoreInput
 from apportion_schemas import NodeWeights, Shape
 
 
-class Binpack:
-    """The fuller node first, so that whole nodes stay free."""
+class Binpack(NodeScore):
+    """The fuller node first, so that whole nodes stay free.
+
+    Points are `base`, and `step` for each of the load of the devices, or of the host where the pod
+    uses none.
+    """
 
     policy = "binpack"
-    ask_at = NO_ASK
+    base, step = 0, 1
 
     def __init__(self, shape: Shape) -> None:
         self._uses_devices = bool(shape.asks)
 
+    def column(self, columns: Columns) -> Int32s:
+        """What the points of a row are made of."""
+        return columns.flat_load if self._uses_devices else columns.flat_host_load
+
     def rate(self, seen: ScoreInput) -> None:
-        """The load of the devices, or of the host where the pod uses none."""
-        _by_load(seen, self._uses_devices, 0, 1)
-
-    def device(self, row: int) -> int:
-        """Any device: the node's load does not depend on it."""
-        del row
-        return NO_DEVICE
-
-    def total(self, points: int) -> float:
-        """Points as the score that people read, in percent."""
-        return points * 100 / POINTS
+        """See `NodeScore`."""
+        column: Int32s = self.column(seen.columns)
+        row_loops.give(seen.rows, seen.count, column, self.base, self.step, seen.given)
 
 
 class Spread(Binpack):
     """The emptier node first, so that a failure hurts few."""
 
     policy = "spread"
-
-    def rate(self, seen: ScoreInput) -> None:
-        """What is not in use."""
-        _by_load(seen, self._uses_devices, POINTS, -1)
+    base, step = POINTS, -1
 
 
 class Bestfit(Binpack):
     """The node with the least left of CPU and devices together, however large it is."""
 
     policy = "bestfit"
+    base, step = POINTS, -(POINTS // LEFT_MAX)
 
-    def rate(self, seen: ScoreInput) -> None:
-        """`POINTS` less what is left, in parts of `LEFT_MAX`."""
-        _by_left(seen)
-
-
-def _by_load(seen: ScoreInput, uses_devices: Int64, base: Int64, step: Int64) -> None:
-    load: Int32s = seen.columns.flat_load
-    if not uses_devices:
-        load = seen.columns.flat_host_load
-    row_loops.give(seen.rows, seen.count, load, base, step, seen.given)
-
-
-def _by_left(seen: ScoreInput) -> None:
-    left: Int32s = seen.columns.flat_left
-    row_loops.give(seen.rows, seen.count, left, POINTS, -(POINTS // LEFT_MAX), seen.given)
+    def column(self, columns: Columns) -> Int32s:
+        """What is left, in parts of `LEFT_MAX`."""
+        return columns.flat_left
 
 
 LOADS: Final[dict[str, Callable[[Shape], NodeScore]]] = {
@@ -88,10 +74,8 @@ LOADS: Final[dict[str, Callable[[Shape], NodeScore]]] = {
 WEIGHABLE: Final = ("binpack", "spread")
 
 
-class Weighed:
+class Weighed(NodeScore):
     """`binpack` or `spread` by weighed load."""
-
-    ask_at = NO_ASK
 
     def __init__(self, policy: str, shape: Shape, weights: NodeWeights) -> None:
         self.policy = policy
@@ -119,12 +103,3 @@ class Weighed:
         load //= max(self._cpu + self._memory + self._devices, 1)
         points = load if self.policy == "binpack" else POINTS - load
         given[given != REFUSED] = points[given != REFUSED]
-
-    def device(self, row: int) -> int:
-        """Any device: the node's load does not depend on it."""
-        del row
-        return NO_DEVICE
-
-    def total(self, points: int) -> float:
-        """Points as the score that people read, in percent."""
-        return points * 100 / POINTS
