@@ -266,13 +266,11 @@ def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | 
 
 def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> bool:
     """Whether a record is at or behind the moment (`open_end`), or at or before it."""
-    mine: float = revision if moment.revision is not None else at_s
     if moment.revision is not None:
-        its: float = moment.revision
-        return mine >= its if open_end else mine <= its
+        return revision >= moment.revision if open_end else revision <= moment.revision
     assert moment.time is not None  # noqa: S101 - one of the two is there
     its = moment.time.timestamp()
-    return mine > its if open_end else mine <= its
+    return at_s > its if open_end else at_s <= its
 
 
 def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") -> Recorded:

@@ -26,29 +26,20 @@ from apportion.lab.planning import comes_again
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import (
-    AllocationFailed,
-    BindFailed,
+    CATALOGUE,
     DifferenceFound,
     Event,
     FormatEnabled,
     InvalidEvent,
     LedgerRebuilt,
     PlacementVoided,
-    PodBound,
     PodEvicted,
     PodGone,
     PodPlaced,
-    PodRefused,
     PodRejected,
-    PodResized,
     PodSubmitted,
-    ReportRefused,
-    ResizeRefused,
     RevisionSetAside,
-    ShareBreached,
-    SharesAllocated,
     UnreadableEvent,
-    UsageRecorded,
     decode,
     encode,
     subject_of,
@@ -58,25 +49,11 @@ from apportion_schemas.quantities import Payload
 PODS_MAX: Final = 1_000_000
 HELD_BYTES: Final = 32 << 20
 """What of the facts is held in memory before they go to a file."""
-DECIDED: Final = (
-    PodPlaced,
-    PodRefused,
-    PlacementVoided,
-    PodEvicted,
-    PodResized,
-    ResizeRefused,
-    PodBound,
-    BindFailed,
-    SharesAllocated,
-    AllocationFailed,
-    ShareBreached,
-    PodRejected,
-    DifferenceFound,
-    LedgerRebuilt,
-    UsageRecorded,
-    ReportRefused,
-    FormatEnabled,
-    RevisionSetAside,
+DECIDED: Final[tuple[type[Payload], ...]] = tuple(
+    row.payload
+    for row in CATALOGUE
+    if row.channel in {"placement", "pending", "binding", "allocation", "usage", "intake"}
+    or row.payload in {PodRejected, DifferenceFound, LedgerRebuilt, FormatEnabled, RevisionSetAside}
 )
 """Events that a scheduler decided, or that follow from that: a replay makes its own. And those that
 say how the ledger itself is read."""
