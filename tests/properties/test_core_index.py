@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from apportion.core.placement import class_cache
-from apportion.core.placement.class_cache import ClassCache
-from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement import classes
+from apportion.core.placement.classes import ClassCache, PlacementClass
 from apportion.core.placement.feasibility import FITS, ORDER, RANK, facts_refusal
 from apportion.core.placement.feasibility.evaluator import feasibility, rules_of
 from apportion.core.placement.feasibility.occupancy import empty, now
-from apportion.core.placement.index import row_order
+from apportion.core.placement.index import columns as node_columns
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS
@@ -224,7 +223,7 @@ def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]
 def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
     """With a spare row behind every other, an engine that saw it all decides as one that is new."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_order, "SPARE_EVERY", 1)
+        patch.setattr(node_columns, "SPARE_EVERY", 1)
         ledger = Ledger()
         follow(ledger, steps)
         spare, ledger = told(ledger.settle()), Ledger()
@@ -285,7 +284,7 @@ def test_classes_that_are_kept_answer_as_those_made_anew(
     columns = Columns(ledger.state)
     kept = ClassCache(ledger.state, columns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(class_cache, "READ_MAX", 1)
+        patch.setattr(classes, "READ_MAX", 1)
         for number in touching(ledger, columns, steps):
             kept.prepare()
             for at, (shape, every) in enumerate(wanted):

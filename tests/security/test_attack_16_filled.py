@@ -217,7 +217,7 @@ async def test_agents_cannot_take_the_connections_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
 ) -> None:
     """Beyond those of its account an agent is refused, and an operator is not."""
-    limits: dict[str, Any] = {**configuration.CONNECTIONS, "NODES": MOST if guarded else 9_999}
+    limits: dict[Any, Any] = {**configuration.CONNECTIONS, "NODES": MOST if guarded else 9_999}
     monkeypatch.setattr(configuration, "CONNECTIONS", limits)
     from tests.security import attacked  # noqa: PLC0415
 

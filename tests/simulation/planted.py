@@ -32,8 +32,7 @@ from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.feasibility.descriptors import REFUSED
 from apportion.core.placement.gangs import GangDeficit
 from apportion.core.placement.index import columns
-from apportion.core.placement.index.columns import Columns
-from apportion.core.placement.index.row_order import RowOrder
+from apportion.core.placement.index.columns import Columns, RowOrder
 from apportion.core.placement.queueing import hints
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from apportion.core.placement import class_cache
+from apportion.core.placement import classes
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion_schemas import Device, PricesLearnt
 
@@ -39,6 +39,6 @@ def shared_price_tables() -> Iterator[None]:
         return own
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(class_cache, "PriceTable", price_table)
-        patch.setattr(class_cache, "READ_MAX", 2)  # few nodes, and read in parts all the same
+        patch.setattr(classes, "PriceTable", price_table)
+        patch.setattr(classes, "READ_MAX", 2)  # few nodes, and read in parts all the same
         yield

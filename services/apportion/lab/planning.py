@@ -49,8 +49,7 @@ from apportion.core.explain.text.words import Causes, many
 from apportion.core.explain.views import gang_models
 from apportion.core.explain.why import why
 from apportion.core.ledger.handlers.change import Change
-from apportion.core.ledger.shaping import shape_key, spec_digest
-from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.ledger.state import PENDING, PodState, State, shape_key, spec_digest
 from apportion.core.placement.queueing.shape_queue import turn_of
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.lab import changes as lab_changes

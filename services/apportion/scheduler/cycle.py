@@ -31,7 +31,7 @@ from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import EVENTS_MAX, Decision, DecisionEvent, Engine
-from apportion.core.placement.external_choice import ExternalChoices
+from apportion.core.placement.fit_query import ExternalChoices
 from apportion.core.placement.queueing.hints import BY_EVENT
 from apportion.core.placement.queueing.shape_queue import is_pending
 from apportion.core.placement.queueing.sharding import shard

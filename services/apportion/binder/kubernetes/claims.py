@@ -24,10 +24,17 @@ import msgspec
 from msgspec import Struct
 
 from apportion.binder.binding import Failed
-from apportion.core.dra.allocation import NotOfClaim, allocation, is_allocated, of_ours
 from apportion.core.dra.names import claim_of, container_of
 from apportion.core.dra.pods import PodClaims
-from apportion.core.dra.requests import Consumer, ResourceClaim, read_resource_claim
+from apportion.core.dra.requests import (
+    Consumer,
+    NotOfClaim,
+    ResourceClaim,
+    allocation,
+    is_allocated,
+    of_ours,
+    read_resource_claim,
+)
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.feasibility.nodes import matches

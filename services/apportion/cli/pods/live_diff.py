@@ -21,7 +21,7 @@ from apportion.core.answers.reads import GangAnswer, PodAnswer
 from apportion.core.explain.manifest_diff import otherwise
 from apportion.core.explain.text.answer_text import differing
 from apportion.core.explain.text.vocabulary import PHASES
-from apportion.core.ledger.shaping import shape_key, spec_digest
+from apportion.core.ledger.state import shape_key, spec_digest
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.runtime.files.manifests import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger

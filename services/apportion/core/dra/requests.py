@@ -1,23 +1,34 @@
-"""What a ResourceClaim asks for, as asks of the pod that has it.
+"""What a ResourceClaim asks for, as asks of the pod that has it; and what a placement gives it.
 
 A request of our class is a number of devices with an amount of memory and cores of each
-(`capacity.requests`). Of CEL, comparisons of our attributes are understood. Invariant: whatever
-else a claim says that would change a decision is refused by its name, never passed over.
+(`capacity.requests`). Of CEL, comparisons of our attributes are understood. Invariants: whatever
+else a claim says that would change a decision is refused by its name, never passed over; two
+allocations of one placement are the same, so it can be seen whether it was written.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from apportion.core.dra.names import CLASS, DRIVER, FAMILY, PUBLISHED, container_of
+from apportion.core.dra.names import (
+    CLASS,
+    DRIVER,
+    FAMILY,
+    PUBLISHED,
+    SHARED,
+    container_of,
+    device_of,
+    share_id,
+)
 from apportion.core.workloads.dialects.amounts import quantity, whole
 from apportion.core.workloads.document import ManifestError, within
-from apportion_schemas import Ask, DeviceConstraints
+from apportion_schemas import Ask, Device, DeviceConstraints, Share
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE
 
@@ -39,6 +50,7 @@ _FIELDS: Final = {
 }
 """Attributes of a device that CEL may compare, and what an ask or its constraints call them."""
 _EXAMPLE: Final = f'device.attributes["{DRIVER}"].profile == "1g.10gb" && ...'
+Json = dict[str, Any]
 
 
 class _Part(Struct, frozen=True, rename="camel", kw_only=True):
@@ -304,3 +316,64 @@ def _chosen(selectors: list[_Selector], at: str) -> dict[str, Any]:
                 raise ManifestError(field, parts["value"], "is no way of sharing a card", fix)
             found[key] = parts["value"]
     return found
+
+
+class NotOfClaim(ValueError):
+    """The shares are not what the claim asks for; the message says so."""
+
+
+def allocation(
+    claim: ResourceClaim,
+    shares: Sequence[Share],
+    devices: Mapping[str, Device],
+    *,
+    node: str,
+    attempt: int,
+) -> Json:
+    """The claim's allocation on the node; `devices` are the node's by their id.
+
+    Raises:
+        NotOfClaim: these are not the shares of this claim.
+        KeyError: a share is of a device that the node has not.
+    """
+    requests = requests_of(claim)
+    if len(requests) != len(shares):
+        raise NotOfClaim(
+            f"claim {claim.key} asks for {len(requests)} devices, and its pod was given "
+            f"{len(shares)} for it"
+        )
+    results = []
+    for position, (request, share) in enumerate(zip(requests, shares, strict=True)):
+        device = devices[share.device]
+        result: Json = {
+            "request": request,
+            "driver": DRIVER,
+            "pool": node,
+            "device": device_of(share, device),
+        }
+        if device.mode in SHARED:
+            result["shareID"] = share_id(claim.metadata.uid, attempt, position)
+            result["consumedCapacity"] = {
+                "memory": f"{share.memory_mib}Mi",
+                "cores": str(share.cores),
+                "slots": "1",
+            }
+        results.append(result)
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
+    return {
+        "devices": {"results": results},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
+    }
+
+
+def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
+    """Whether the claim has this very allocation."""
+    return [(r.request, r.driver, r.pool, r.device, r.share_id) for r in claim.results] == [
+        (each["request"], each["driver"], each["pool"], each["device"], each.get("shareID", ""))
+        for each in wanted["devices"]["results"]
+    ]
+
+
+def of_ours(results: Sequence[Result]) -> bool:
+    """Whether all of an allocation is ours to take back."""
+    return bool(results) and all(each.driver == DRIVER for each in results)

@@ -51,8 +51,7 @@ from apportion.core.explain.text.answer_text import (
 from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.words import device_words, many
-from apportion.core.ledger.belonging import queue_of
-from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.similarity import near
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 

@@ -18,8 +18,7 @@ from apportion.core.answers.reads import QueueAnswer, QuotaAnswer
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.explain.empty_capacity import Room
 from apportion.core.explain.text.natural import natural
-from apportion.core.ledger.belonging import queue_of
-from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.placement.feasibility import refused_kind
 from apportion.core.placement.limits.quotas import (
     EXTENDED,

@@ -28,9 +28,8 @@ from apportion.core.explain.text.answer_text import queued_with_text
 from apportion.core.explain.text.event_text import ask_words
 from apportion.core.explain.text.words import LASTING
 from apportion.core.explain.views import gang_answer
-from apportion.core.ledger.belonging import queue_of
-from apportion.core.ledger.handlers.evictions import awaited
-from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.ledger.handlers.departures import awaited
+from apportion.core.ledger.state import Phase, PodState, State, queue_of
 from apportion_schemas import PodRefused, RefusalCode, Shape
 
 PODS_SHOWN: Final = 20

@@ -27,7 +27,7 @@ from apportion.core.explain.not_queued import gang_words
 from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import why_with_text
 from apportion.core.explain.views import REJECTED, gang_answer
-from apportion.core.ledger.handlers.evictions import awaited
+from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State

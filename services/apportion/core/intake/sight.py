@@ -22,8 +22,7 @@ from apportion.core.identity.identity import readers_of_node
 from apportion.core.identity.permissions import DELIVERIES
 from apportion.core.intake import answers
 from apportion.core.ledger.rules import RULES
-from apportion.core.ledger.shaping import shape_key
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.state import PodState, State, shape_key
 from apportion_schemas import PodSubmitted
 from apportion_schemas.catalogue import SUBJECTS, token
 from apportion_schemas.decoding import from_outside

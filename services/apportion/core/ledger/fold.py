@@ -21,19 +21,16 @@ from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
 from apportion.core.ledger.handlers import (  # noqa: F401 - imported, they register handlers
     cluster_facts,
-    cordoning,
     resizing,
 )
 from apportion.core.ledger.handlers.adoption import charged, hold, settle
 from apportion.core.ledger.handlers.change import HANDLERS, Change, folds
 from apportion.core.ledger.handlers.change import Context as _Context
 from apportion.core.ledger.handlers.change import Refused as _Refused
-from apportion.core.ledger.handlers.departures import node_of, note_left
-from apportion.core.ledger.handlers.evictions import evict, give_up, leave
+from apportion.core.ledger.handlers.departures import evict, give_up, leave, node_of, note_left
 from apportion.core.ledger.host_usage import charge_host, release_host, resize_host
 from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.rationale import placement_of
-from apportion.core.ledger.shaping import reshape, shape_key
 from apportion.core.ledger.state import (
     ALLOCATED,
     BOUND,
@@ -50,6 +47,8 @@ from apportion.core.ledger.state import (
     RefusedReport,
     State,
     other_owner,
+    reshape,
+    shape_key,
 )
 from apportion_schemas import (
     AllocationFailed,

@@ -11,13 +11,17 @@ simulator hold one and differ only in the revision that they have reached.
         └── PlacementVoided ──┴───────────────────┘      PodGone: the pod leaves the state
                                                          PodAdopted: a pod comes in bound or later
 
-Invariant: what a device has free is what it offers less the shares of the pods placed on it.
+Invariants: what a device has free is what it offers less the shares of the pods placed on it.
+`shape_key` of a pod is the bytes of its shape, and pods of equal keys have the same object: one
+shape for all pods that any node would treat alike.
 """
 
 from enum import StrEnum
+from hashlib import sha256
 from typing import Final
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec import Struct, field
 
 from apportion.core.devices.cordons import Cordon
@@ -53,6 +57,9 @@ DEVICE_PLUGIN: Final = "apportion.dev/device-plugin"
 """Label of an observed node: the system whose device plugin registered its devices."""
 DRAINED: Final = "in Kubernetes (kubectl cordon)"
 REFUSED_EVENTS_KEPT = 1_000  # the newest; the count is exact
+DEFAULT_QUEUE: Final = "default"
+shape_key = msgspec.json.Encoder(order="sorted").encode
+"""A shape as bytes, equal for equal ones."""
 
 
 class Phase(StrEnum):
@@ -319,3 +326,24 @@ def other_owner(state: State, node: str, device: str) -> NodeState | None:
     if owner is None or owner.name == node or owner.gone or not owner.by_id[device].present:
         return None
     return owner
+
+
+def queue_of(state: State, pod: PodState) -> str:
+    """The queue of a pod: its gang's, else the one that it names, else `default`."""
+    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
+    if group is not None and group.observed is not None:
+        return group.observed.queue
+    return pod.submitted.queue or DEFAULT_QUEUE
+
+
+def spec_digest(key: bytes, pod: PodSubmitted) -> str:
+    """A digest of what a pod of that shape key asks for, its labels, gang and queue."""
+    rest = (sorted(pod.labels.items()), pod.priority, pod.group, pod.task, pod.queue, pod.owner)
+    return sha256(key + repr(rest).encode()).hexdigest()[:16]
+
+
+def reshape(state: State, pod: PodState, shape: Shape) -> None:
+    """Let the pod be of another shape from now on."""
+    pod.shape_key = shape_key(shape)
+    shape = state.shapes.setdefault(pod.shape_key, shape)
+    pod.submitted = msgspec.structs.replace(pod.submitted, shape=shape)

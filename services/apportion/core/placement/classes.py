@@ -8,6 +8,7 @@ Invariant: after `refresh` the board has the node's points, or says that a filte
 one thing that it may not see, containers that want the same device, `assign` finds.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from apportion.core.devices.chains import Chain, chain
 from apportion.core.devices.demand import Known
+from apportion.core.ledger.state import State
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.feasibility import FITS
 from apportion.core.placement.feasibility import nodes as node_filters
@@ -27,8 +29,13 @@ from apportion.core.placement.index.columns import HOST, Columns
 from apportion.core.placement.index.facts import FactColumns
 from apportion.core.placement.index.packed import Int32s, Int64
 from apportion.core.placement.index.row_log import BEFORE_ALL, FORGOTTEN
-from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, NodeScore, ScoreInput
-from apportion.core.placement.index.scoreboard import Scoreboard
+from apportion.core.placement.index.score_input import (
+    NO_ASK,
+    NO_DEVICE,
+    NodeScore,
+    Scoreboard,
+    ScoreInput,
+)
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, binpack, first, order_of, spread
@@ -45,6 +52,8 @@ REBUILT: Final[Int64] = 2048
 to other pods, and one question after nodes were reported: as many looks at one row that goes by its
 load.
 """
+CLASSES_MAX: Final = 512  # shapes kept indexed
+READ_MAX: Final = 2_500  # nodes that a decision reads by new prices
 
 
 class PlacementClass:
@@ -303,3 +312,83 @@ class PlacementClass:
         score[list(self.collided)] = REFUSED
         self.board.replace(score)
         return True
+
+
+class ClassCache:
+    """The classes over one state, each kept until it is the one not asked for longest.
+
+    What a class is made of may change: the policy, the prices, the kinds of device that there are,
+    how cards may be cut. A class follows when it is asked for again. So an event that concerns all
+    classes costs nothing by itself, and each decision pays for the classes that it needs. What they
+    share, the prices, is made ready before (`prepare`). `looks` is what asking has cost, so that
+    whoever asks for many may stop in time; see `PlacementClass.refresh`.
+
+    Invariant: `class_of` answers as a class that is made of the state as it is now.
+    """
+
+    def __init__(self, state: State, columns: Columns) -> None:
+        self._state = state
+        self._columns = columns
+        self._classes: dict[bytes, PlacementClass] = {}
+        self._price_table: PriceTable | None = None
+        self._weighs_shapes = False  # whether any class ever did
+        self.looks: Int64 = 0
+
+    def prepare(self) -> bool:
+        """Get new prices ready for the classes that weigh by them, a part at a time; whether it is
+        done.
+
+        Whoever asks for such a class before waits until it is.
+        """
+        if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
+            return True
+        self._columns.sync()
+        price_table = self._price_table_now()
+        return price_table is None or price_table.prepare(self._columns, READ_MAX)
+
+    def class_of(
+        self,
+        key: bytes,
+        shape: Shape,
+        relate: Callable[[], Relations] | None = None,
+        without: frozenset[int] = frozenset(),
+        volumes: VolumeNeeds | None = None,
+    ) -> PlacementClass:
+        """The class of this key, up to date; one that is not kept is made of the other arguments.
+
+        They are those of `PlacementClass`, `relate` makes its relations. Equal keys mean equal
+        arguments.
+        """
+        columns = self._columns
+        columns.sync()
+        policy, price_table = self._state.policy, None
+        if (shape.node_policy or policy.node_policy) in WEIGH_SHAPES:
+            self._weighs_shapes = True
+            price_table = self._price_table_now()
+        found: PlacementClass | None = self._classes.pop(key, None)
+        if found is not None:
+            found.follow(policy, price_table, columns.geometries)
+        else:
+            found = PlacementClass(
+                shape,
+                policy,
+                price_table,
+                columns.geometries,
+                relations=None if relate is None else relate(),
+                volumes=volumes,
+                without=without,
+            )
+            if len(self._classes) >= CLASSES_MAX:
+                del self._classes[next(iter(self._classes))]
+        self._classes[key] = found  # the one asked for last comes last
+        self.looks += found.refresh(columns)
+        return found
+
+    def _price_table_now(self) -> PriceTable | None:
+        prices = self._state.prices
+        if prices is None:
+            return None
+        offered = self._columns.offered()
+        if self._price_table is None or not self._price_table.covers(prices, offered):
+            self._price_table = PriceTable(prices, offered, self._price_table)
+        return self._price_table

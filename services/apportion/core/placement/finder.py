@@ -18,8 +18,7 @@ from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.assign.devices import assign
-from apportion.core.placement.class_cache import ClassCache
-from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.classes import ClassCache, PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.labels import LabelColumns, label
 from apportion.core.placement.limits.limits import Kept, Limits

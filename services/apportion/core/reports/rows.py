@@ -8,8 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from apportion.core.ledger.belonging import queue_of
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.state import PodState, State, queue_of
 
 KINDS: Final = ("namespace", "queue", "user", "node", "label")
 USER_LABEL: Final = "apportion.dev/user"

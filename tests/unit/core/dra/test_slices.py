@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.dra.allocation import NotOfClaim, allocation, is_allocated
 from apportion.core.dra.names import DRIVER, container_of, device_of, share_id
-from apportion.core.dra.requests import read_resource_claim
+from apportion.core.dra.requests import NotOfClaim, allocation, is_allocated, read_resource_claim
 from apportion.core.dra.slices import COUNTERS_MAX, DEVICES_MAX, pool
 from apportion_schemas import DeviceHealthChanged, MigInstance, Share
 from tests.support.fleet import A100_80, gpu, node, npu

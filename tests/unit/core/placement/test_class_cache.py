@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from apportion.core.configuration import read_configuration
-from apportion.core.placement import class_cache
-from apportion.core.placement.class_cache import ClassCache
-from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement import classes
+from apportion.core.placement.classes import ClassCache, PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion_schemas import ConfigurationChanged, PolicyChanged, PricedShape, PricesLearnt
 from tests.support.fleet import A30, A100_40, T4, V100, node, rack
@@ -43,7 +42,7 @@ class Asked:
 
 def test_the_class_not_asked_for_longest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was asked for meanwhile stays."""
-    monkeypatch.setattr(class_cache, "CLASSES_MAX", 2)
+    monkeypatch.setattr(classes, "CLASSES_MAX", 2)
     asked = Asked(rack("n1", 1))
     first, second = asked.class_of(1), asked.class_of(2)
     assert asked.class_of(1) is first
@@ -101,7 +100,7 @@ def parts(cache: ClassCache) -> int:
 
 def test_prices_are_made_ready_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind of device, then so many nodes; then nothing is left to do until others come."""
-    monkeypatch.setattr(class_cache, "READ_MAX", 2)
+    monkeypatch.setattr(classes, "READ_MAX", 2)
     asked = Asked(SPREAD, PRICES, *(rack(f"n{n}", 1) for n in range(1, 7)))
     assert asked.cache.prepare()  # nobody asks
     asked.play(PRICE)

@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.core.ledger.state import DEVICE_PLUGIN
-from apportion.core.placement import class_cache
+from apportion.core.placement import classes
 from apportion.core.placement.engine import Decision, DecisionEvent, Engine
 from apportion_schemas import (
     AllocationFailed,
@@ -371,7 +371,7 @@ def test_a_batch_holds_so_many_events() -> None:
 
 def test_shapes_beyond_the_limit_are_indexed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A class that was dropped answers the same when it is back."""
-    monkeypatch.setattr(class_cache, "CLASSES_MAX", 2)
+    monkeypatch.setattr(classes, "CLASSES_MAX", 2)
     ledger = Ledger(rack("n1", 8))
     for number in range(12):
         ledger.submit(pod(f"p{number}", ask(1000 + number % 4))).settle()

@@ -6,8 +6,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.ledger.digest import digest
-from apportion.core.placement.external_choice import CHOICES_MAX, ExternalChoices
-from apportion.core.placement.fit_query import FitQuery
+from apportion.core.placement.fit_query import CHOICES_MAX, ExternalChoices, FitQuery
 from apportion.core.placement.queueing.sharding import WHOLE
 from apportion_schemas import (
     DeviceCordoned,

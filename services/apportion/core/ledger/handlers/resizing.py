@@ -12,8 +12,7 @@ from msgspec import structs
 
 from apportion.core.devices.shares import Oversold, occupy, release, retake
 from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
-from apportion.core.ledger.shaping import reshape
-from apportion.core.ledger.state import NodeState, PodState, Resize, State
+from apportion.core.ledger.state import NodeState, PodState, Resize, State, reshape
 from apportion_schemas import Ask, PodResized, ResizeAsked, ResizeRefused, Share
 from apportion_schemas.quantities import WHOLE
 

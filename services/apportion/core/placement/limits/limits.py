@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from apportion.core.devices.demand import Demand
-from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.handlers.change import Change
-from apportion.core.ledger.state import NodeState, Placement, PodState, State
+from apportion.core.ledger.state import NodeState, Placement, PodState, State, queue_of
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion.core.placement.limits import quotas

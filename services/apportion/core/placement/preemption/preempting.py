@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from apportion.core.ledger.handlers.change import Change
-from apportion.core.ledger.handlers.evictions import awaited
+from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.feasibility import FITS
 from apportion.core.placement.finder import PlaceFinder

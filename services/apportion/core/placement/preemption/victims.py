@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 from apportion.core.devices.shares import retake
 from apportion.core.ledger import fold
-from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.host_usage import charge_host
-from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State
+from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State, queue_of
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.finder import PlaceFinder

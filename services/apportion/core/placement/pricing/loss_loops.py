@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """What a pod would cost a node: its value and variety before the pod, less those after it.
 
-See `scores.price` for what that means. Here are the loops over nodes and their devices: `read` is
+See `scores.by_shape` for what that means. Here are the loops over nodes and devices: `read` is
 what a node is before the pod, `weigh` what the pod makes of it. Compiled, no loop here looks
 whether an index is within its array.
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from apportion.core.ledger.belonging import DEFAULT, queue_of
-from apportion.core.ledger.handlers.evictions import awaited
-from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.ledger.handlers.departures import awaited
+from apportion.core.ledger.state import DEFAULT_QUEUE, PENDING, PodState, State, queue_of
 from apportion.core.placement.queueing.keys import gang_key, keys_of, queue_key
 from apportion.core.placement.queueing.shape_queue import (
     Reasons,
@@ -42,7 +41,7 @@ class PendingQueue:
         self._share = share
         self._shape_queues: dict[bytes, ShapeQueue] = {}
         self._order: list[tuple[Turn, bytes]] = []  # of the queue whose turn it is
-        self._orders = {DEFAULT: self._order}
+        self._orders = {DEFAULT_QUEUE: self._order}
         self.contested = False
         self._unreported: dict[bytes, None] = {}
         for pod in sorted(state.pods.values(), key=turn_of):
@@ -70,7 +69,7 @@ class PendingQueue:
         shape_queue: ShapeQueue | None = self._shape_queues.get(key)
         if shape_queue is None:
             named = gang or about.queue
-            queue = queue_of(self._state, pod) if named else DEFAULT
+            queue = queue_of(self._state, pod) if named else DEFAULT_QUEUE
             shape_queue = self._shape_queues[key] = ShapeQueue(key, gang, queue)
         shape_queue.add(self._state, turn_of(pod), reported)
         if not shape_queue.unschedulable:

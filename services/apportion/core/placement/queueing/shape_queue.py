@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from apportion.core.ledger.belonging import DEFAULT
-from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.ledger.state import DEFAULT_QUEUE, PENDING, PodState, State
 from apportion.core.placement.limits.limits import Kept
 from apportion_schemas import (
     GangShortage,
@@ -117,7 +116,7 @@ class ShapeQueue:
     `reasons` is the last answer while that is no. `fresh` are pods to which they are not reported.
     """
 
-    def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT) -> None:
+    def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT_QUEUE) -> None:
         self.key = key
         self.gang = gang
         self.queue = queue

@@ -11,9 +11,8 @@ from typing import Final
 
 from apportion.core.placement.index.score_input import NodeScore
 from apportion.core.placement.pricing.price_table import PriceTable
-from apportion.core.placement.scores.fgd import Fgd
+from apportion.core.placement.scores.by_shape import Fgd, Price
 from apportion.core.placement.scores.nodes import LOADS, Bestfit
-from apportion.core.placement.scores.price import Price
 from apportion_schemas import Shape
 
 WEIGH_SHAPES: Final[dict[str, Callable[[Shape, PriceTable], NodeScore]]] = {

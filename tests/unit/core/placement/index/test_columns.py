@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from apportion.core.ledger.state import NodeState, State
-from apportion.core.placement.index import packed, row_order
+from apportion.core.placement.index import columns as node_columns
+from apportion.core.placement.index import packed
 from apportion.core.placement.index.columns import (
     CORDONED,
     HOST,
@@ -249,7 +250,7 @@ def row_numbers(columns: Columns) -> dict[str, int]:
 
 def test_without_a_spare_row_all_are_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sooner or later nodes join where none is left nearby."""
-    monkeypatch.setattr(row_order, "MOVED_MAX", 3)
+    monkeypatch.setattr(node_columns, "MOVED_MAX", 3)
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
     columns = synced(ledger.state)
     generation = columns.generation

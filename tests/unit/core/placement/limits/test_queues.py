@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.explain.text import constraint_text, words
-from apportion.core.placement.external_choice import ExternalChoices
+from apportion.core.placement.fit_query import ExternalChoices
 from apportion_schemas import (
     Ask,
     Configuration,

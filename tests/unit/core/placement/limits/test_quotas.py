@@ -8,7 +8,7 @@ from msgspec import structs
 from apportion.core.explain.text import constraint_text, words
 from apportion.core.explain.why import why
 from apportion.core.placement.engine import Engine
-from apportion.core.placement.external_choice import ExternalChoices
+from apportion.core.placement.fit_query import ExternalChoices
 from apportion.core.placement.queueing.sharding import PARTS, Shard, part_of
 from apportion_schemas import (
     Ask,
