@@ -6,9 +6,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.core.configuration import ConfigurationError, check, read_configuration
+from apportion.core.configuration import check, read_configuration
 from apportion.core.devices.geometries import generated, laid_out
 from apportion.core.devices.shares import DeviceState
+from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Configuration, ConfigurationChanged
 from apportion_schemas.configuration import (
     FilterDevices,
@@ -88,7 +89,7 @@ def test_a_configuration_that_passes_is_read_back_from_what_is_shown(found: Any)
     """`config show` prints what `config apply` takes, and it means the same."""
     try:
         check(found)
-    except ConfigurationError:
+    except ManifestError:
         return
     assert read_configuration(msgspec.json.decode(msgspec.json.encode(found))) == found
 
@@ -100,8 +101,8 @@ def test_any_document(document: object) -> None:
     said = ""
     try:
         found = read_configuration(document)
-    except ConfigurationError as error:
-        said = f"{error.key}|{error.fix}|{error}"
+    except ManifestError as error:
+        said = f"{error.field}|{error.fix}|{error}"
     else:
         assert isinstance(found, Configuration)
     assert not said.startswith("|")

@@ -21,12 +21,13 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from apportion.core.configuration import ConfigurationError, check
+from apportion.core.configuration import check
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.workloads.document import ManifestError
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
     AllocationFailed,
@@ -291,7 +292,7 @@ class FleetView:
         """Take the document, unless every fold refuses it."""
         try:
             check(data.configuration)
-        except ConfigurationError as error:
+        except ManifestError as error:
             _log.error("revision %d: this configuration is not obeyed: %s", revision, error)
             self.refused_count += 1
             return

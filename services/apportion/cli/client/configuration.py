@@ -14,8 +14,9 @@ from apportion.cli.client.gateway_client import WAIT_S, Gateway
 from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.exits import NotFound
 from apportion.core.answers.reads import ConfigurationAnswer
-from apportion.core.configuration import ConfigurationError, manifest_config, read_configuration
+from apportion.core.configuration import manifest_config, read_configuration
 from apportion.core.configuration.collect_errors import every_error
+from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.runtime.files.manifests import Problem, read_manifest_files
 from apportion_schemas import Configuration
@@ -58,10 +59,10 @@ def read_both(file: str) -> tuple[object, Configuration]:
     (document,) = documents
     try:
         return document.content, read_configuration(document.content)
-    except ConfigurationError:
+    except ManifestError:
         errors = every_error(document.content)
         said = [
-            str(Problem(file, str(error), line=document.parsed.line_of(error.key)))
+            str(Problem(file, str(error), line=document.parsed.line_of(error.field)))
             for error in errors
         ]
         raise NotFound("\n".join(said)) from None

@@ -9,11 +9,11 @@ from functools import lru_cache
 import msgspec
 from msgspec import structs
 
-from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.devices.catalogue import normal
 from apportion.core.devices.geometries import Unlaid, laid_out
 from apportion.core.workloads.dialects.listing import claims
 from apportion.core.workloads.dialects.names import dialect_config, original_names, renamed
+from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion_schemas import Configuration
@@ -33,13 +33,13 @@ def check(configuration: Configuration) -> None:
     """Refuse a configuration that contradicts itself or says what nobody obeys.
 
     Raises:
-        ConfigurationError: see above.
+        ManifestError: see above.
     """
     _check_names(configuration)
     _check_geometries(configuration.nvidia.known_mig_geometries)
     policy = configuration.policy
     if policy.weights is not None and policy.nodes not in (None, *WEIGHABLE):
-        raise ConfigurationError(
+        raise ManifestError(
             "policy.weights",
             msgspec.to_builtins(policy.weights),
             f"would have no effect on nodes preferred by {policy.nodes}",
@@ -49,17 +49,17 @@ def check(configuration: Configuration) -> None:
     for position, node in enumerate(configuration.nodeconfig):
         _check_node(node, f"nodeconfig[{position}]", configuration.nvidia)
         if node.name in seen:
-            raise ConfigurationError(
+            raise ManifestError(
                 f"nodeconfig[{position}].name", node.name, "comes twice", "make one entry of both"
             )
         seen.add(node.name)
     ours, extended = configuration.scheduler_names, configuration.extended_scheduler_names
     for key, names in (("schedulerNames", ours), ("extendedSchedulerNames", extended)):
         if len(set(names)) < len(names):
-            raise ConfigurationError(key, names, "names one twice", "name each scheduler once")
+            raise ManifestError(key, names, "names one twice", "name each scheduler once")
     for position, name in enumerate(extended):
         if name in (ours or OURS):
-            raise ConfigurationError(
+            raise ManifestError(
                 f"extendedSchedulerNames[{position}]",
                 name,
                 "is one of our own names, so two would choose the node of its pods",
@@ -72,7 +72,7 @@ def _check_names(configuration: Configuration) -> None:
     nvidia = configuration.nvidia
     written = written_names(nvidia)
     if nvidia.dialect and not written:
-        raise ConfigurationError(
+        raise ManifestError(
             "nvidia.dialect",
             nvidia.dialect,
             "would have no effect without a resource name",
@@ -81,7 +81,7 @@ def _check_names(configuration: Configuration) -> None:
     first: dict[str, str] = {}
     for key, name in names_in_force(nvidia):
         if first.setdefault(name, key) != key:
-            raise ConfigurationError(
+            raise ManifestError(
                 f"nvidia.{key}",
                 name,
                 f"is given to {first[name]} as well",
@@ -90,7 +90,7 @@ def _check_names(configuration: Configuration) -> None:
     for name, key in written.items():
         for dialect in claims(dialect_config(configuration)).get(name, ()):
             if dialect.name not in SHARED:
-                raise ConfigurationError(
+                raise ManifestError(
                     f"nvidia.{key}",
                     name,
                     f"is a resource of {dialect.name} already",
@@ -104,12 +104,12 @@ def _check_geometries(known: tuple[MigGeometries, ...]) -> None:
         path = f"nvidia.knownMigGeometries[{position}]"
         for model in dict.fromkeys(map(normal, geometries.models)):
             if owner.setdefault(model, path) != path:
-                raise ConfigurationError(
+                raise ManifestError(
                     f"{path}.models", model, f"is in {owner[model]} as well", "keep one of the two"
                 )
         names = [group.group for group in geometries.allowed_geometries]
         if len(set(names)) < len(names):
-            raise ConfigurationError(
+            raise ManifestError(
                 f"{path}.allowedGeometries", names, "names a group twice", "name each differently"
             )
         for at, group in enumerate(geometries.allowed_geometries):
@@ -117,7 +117,7 @@ def _check_geometries(known: tuple[MigGeometries, ...]) -> None:
                 try:
                     laid_out(group, 1, model)
                 except Unlaid as error:
-                    raise ConfigurationError(
+                    raise ManifestError(
                         f"{path}.allowedGeometries[{at}]",
                         group.group,
                         f"cannot be: {error}",
@@ -127,9 +127,9 @@ def _check_geometries(known: tuple[MigGeometries, ...]) -> None:
 
 def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration) -> None:
     if node == NodeConfiguration(name=node.name):
-        raise ConfigurationError(path, node.name, "says nothing of the node", "remove the entry")
+        raise ManifestError(path, node.name, "says nothing of the node", "remove the entry")
     if node.mig_strategy not in (None, nvidia.mig_strategy):
-        raise ConfigurationError(
+        raise ManifestError(
             f"{path}.migstrategy",
             node.mig_strategy,
             f"differs from nvidia.migStrategy, {nvidia.mig_strategy}",
@@ -140,7 +140,7 @@ def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration)
         ("devicecorescaling", node.device_core_scaling),
     ):
         if node.operating_mode == "mig" and value not in (None, 1.0):
-            raise ConfigurationError(
+            raise ManifestError(
                 f"{path}.{key}",
                 value,
                 "would have no effect on cards that are cut into MIG instances",

@@ -9,29 +9,29 @@ import re
 from copy import deepcopy
 from typing import Any, Final
 
-from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.configuration.reading import read_configuration
+from apportion.core.workloads.document import ManifestError
 
 ERRORS_MAX: Final = 50
 _STEP: Final = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[\]]+)')
 GONE: Final = object()
 
 
-def every_error(document: object) -> list[ConfigurationError]:
+def every_error(document: object) -> list[ManifestError]:
     """Each error of the document once, in the order in which they are met.
 
     What is wrong with an entry only because something wrong was taken out of it is not said.
     """
-    left, found = deepcopy(document), list[ConfigurationError]()
+    left, found = deepcopy(document), list[ManifestError]()
     places: dict[tuple[object, ...], list[int]] = {}
     for _ in range(ERRORS_MAX):
         try:
             read_configuration(left)
-        except ConfigurationError as error:
-            path = [_step(match) for match in _STEP.finditer(error.key)]
-            key = _there(error.key, places)
-            if not any(each.key.startswith((f"{key}.", f"{key}[")) for each in found):
-                found.append(ConfigurationError(key, error.value, error.problem, error.fix))
+        except ManifestError as error:
+            path = [_step(match) for match in _STEP.finditer(error.field)]
+            key = _there(error.field, places)
+            if not any(each.field.startswith((f"{key}.", f"{key}[")) for each in found):
+                found.append(ManifestError(key, error.value, error.problem, error.fix))
             if not _take_out(left, path, places):
                 return found
         else:

@@ -10,7 +10,6 @@ does for any value. Anything else is refused by its key, with what to do instead
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.workloads.dialects import chart
 from apportion.core.workloads.dialects.listing import SECTIONS
@@ -74,33 +73,30 @@ def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pas
     """The document without what is theirs alone, and what that was.
 
     Raises:
-        ConfigurationError: a key asks for something that is not done here.
+        ManifestError: a key asks for something that is not done here.
     """
     left, passed = dict(document), list[Passed]()
     nvidia, nodes = document.get("nvidia"), document.get("nodeconfig")
-    try:
-        if isinstance(nvidia, dict):
-            if nvidia.get("gpuCorePolicy") == "disable":
-                nvidia = {"disableCoreLimit": True} | nvidia
-            left["nvidia"] = _taken(nvidia, _NVIDIA, "nvidia", passed)
-            _take_allowlist(left["nvidia"], passed)
-            # HAMi 2.9 gives a `core` with each instance.
-            listed = left["nvidia"].get(_GEOMETRIES)
-            without = _without_core(listed)
-            if without != listed:
-                left["nvidia"][_GEOMETRIES] = without
-                why = "core: an instance has its profile's cores"
-                passed.append(Passed(f"nvidia.{_GEOMETRIES}", why))
-        if isinstance(nodes, list):
-            left["nodeconfig"] = [
-                _taken(node, _NODE, f"nodeconfig[{at}]", passed) if isinstance(node, dict) else node
-                for at, node in enumerate(nodes)
-            ]
-        for section, check in SECTIONS.items():
-            if section in left:
-                passed.append(Passed(section, check(left.pop(section), section)))
-    except ManifestError as error:  # of a section that a dialect checks
-        raise ConfigurationError(error.field, error.value, error.problem, error.fix) from None
+    if isinstance(nvidia, dict):
+        if nvidia.get("gpuCorePolicy") == "disable":
+            nvidia = {"disableCoreLimit": True} | nvidia
+        left["nvidia"] = _taken(nvidia, _NVIDIA, "nvidia", passed)
+        _take_allowlist(left["nvidia"], passed)
+        # HAMi 2.9 gives a `core` with each instance.
+        listed = left["nvidia"].get(_GEOMETRIES)
+        without = _without_core(listed)
+        if without != listed:
+            left["nvidia"][_GEOMETRIES] = without
+            why = "core: an instance has its profile's cores"
+            passed.append(Passed(f"nvidia.{_GEOMETRIES}", why))
+    if isinstance(nodes, list):
+        left["nodeconfig"] = [
+            _taken(node, _NODE, f"nodeconfig[{at}]", passed) if isinstance(node, dict) else node
+            for at, node in enumerate(nodes)
+        ]
+    for section, check in SECTIONS.items():
+        if section in left:
+            passed.append(Passed(section, check(left.pop(section), section)))
     for section in _UNKNOWN:
         if section in left:
             del left[section]
@@ -131,7 +127,7 @@ def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
         for model in _texts(entry, "models", here):
             for profile in mig_profiles(NVIDIA, model):
                 if not profile.by_name and _slices(profile.name) not in allowed:
-                    raise ConfigurationError(
+                    raise ManifestError(
                         f"{here}.profiles",
                         entry["profiles"],
                         f"leaves out {profile.name} of {model}, which cards are cut into here",
@@ -156,5 +152,5 @@ def _slices(profile: str) -> str:
 def _texts(entry: object, key: str, path: str) -> Iterator[str]:
     for text in chart.a_list(chart.an_object(entry, path).get(key), f"{path}.{key}"):
         if not isinstance(text, str):
-            raise ConfigurationError(f"{path}.{key}", text, "is not text", "write names")
+            raise ManifestError(f"{path}.{key}", text, "is not text", "write names")
         yield text

@@ -1,6 +1,6 @@
 """A parsed document to a `Configuration`: spellings, unknown keys, types, then what must agree.
 
-Invariant: whatever the document is, reading it ends in a configuration or a `ConfigurationError`.
+Invariant: whatever the document is, reading it ends in a configuration or a `ManifestError`.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ import msgspec
 from msgspec import inspect
 
 from apportion.core.configuration.checks import check
-from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.configuration.hami_volcano_keys import Passed, without_foreign
 from apportion.core.configuration.keys import KEYS
 from apportion.core.similarity import near
@@ -25,7 +24,7 @@ def read_configuration(document: object) -> Configuration:
     """The configuration that a document says.
 
     Raises:
-        ConfigurationError: names the key, its value, what is wrong and the fix.
+        ManifestError: names the key, its value, what is wrong and the fix.
     """
     ours, _ = without_foreign(_clean(document))
     spelled = _spelled(ours)
@@ -33,7 +32,7 @@ def read_configuration(document: object) -> Configuration:
     try:
         configuration = msgspec.convert(spelled, Configuration)
     except msgspec.ValidationError as error:
-        raise _of(refusal(spelled, str(error))) from None
+        raise refusal(spelled, str(error)) from None
     check(configuration)
     return configuration
 
@@ -42,23 +41,16 @@ def passed_over(document: object) -> tuple[Passed, ...]:
     """What a document says beyond our keys that has no effect here.
 
     Raises:
-        ConfigurationError: it says more than that.
+        ManifestError: it says more than that.
     """
     return without_foreign(_clean(document))[1]
 
 
 def _clean(document: object) -> dict[str, Any]:
-    try:
-        clean = cleaned(document)
-    except ManifestError as error:
-        raise _of(error) from None
+    clean = cleaned(document)
     if not isinstance(clean, dict):
-        raise ConfigurationError(ROOT, document, "is not an object", "start with nvidia:")
+        raise ManifestError(ROOT, document, "is not an object", "start with nvidia:")
     return clean
-
-
-def _of(error: ManifestError) -> ConfigurationError:
-    return ConfigurationError(error.field, error.value, error.problem, error.fix)
 
 
 def _spelled(document: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +62,7 @@ def _spelled(document: dict[str, Any]) -> dict[str, Any]:
     for key, value in nvidia.items():
         name = _SPELLINGS.get(key) or key
         if name != key and name in nvidia and nvidia[name] != value:
-            raise ConfigurationError(
+            raise ManifestError(
                 f"nvidia.{key}", value, f"differs from {name}, which it spells", "keep one"
             )
         spelled[name] = value
@@ -111,5 +103,5 @@ def _check_keys(value: object, kind: inspect.Type, path: str) -> None:
                 fix = f"write one of {', '.join(fields)}"
                 if like:
                     fix = f"write {like[0]}, or remove it"
-                raise ConfigurationError(at, entry, "is under a key that is not known", fix)
+                raise ManifestError(at, entry, "is under a key that is not known", fix)
             _check_keys(entry, fields[key], at)

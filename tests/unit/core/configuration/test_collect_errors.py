@@ -5,7 +5,7 @@ from apportion.core.configuration.collect_errors import every_error
 
 def keys(document: object) -> list[str]:
     """The keys of all errors, in order."""
-    return sorted(error.key for error in every_error(document))
+    return sorted(error.field for error in every_error(document))
 
 
 def test_a_sound_document_has_none() -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from apportion.core.configuration import ConfigurationError, passed_over, read_configuration
+from apportion.core.configuration import passed_over, read_configuration
 from apportion.core.configuration.collect_errors import every_error
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.workloads.dialects.ascend import NPUS, Npu
-from apportion.core.workloads.document import below
+from apportion.core.workloads.document import ManifestError, below
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.golden import Golden
@@ -129,7 +129,7 @@ def test_G6_a_known_npu_by_another_word_is_refused() -> None:
     other = {"resourceName": "huawei.com/Ascend910B"}
     other["resourceMemoryName"] = "huawei.com/Ascend910B-memory"
     chips[0] |= other
-    found = {each.key: each for each in every_error({"vnpus": chips})}
+    found = {each.field: each for each in every_error({"vnpus": chips})}
     assert set(found) == {f"vnpus[0].{key}" for key in ("commonWord", *other)}
     word = found["vnpus[0].commonWord"]
     assert word.value == "Ascend910B"
@@ -147,7 +147,7 @@ def test_F6_templates_of_the_910b4_1_in_older_charts(golden: Golden) -> None:
     )
     chips = [chip(b4), chip(b4_1) | {"templates": chip(b4)["templates"]}]
     (wrong,) = every_error({"vnpus": {"configs": chips}})
-    assert wrong.key == "vnpus.configs[1].templates"
+    assert wrong.field == "vnpus.configs[1].templates"
     golden({"templates of the 910B4": f"{wrong.value} {wrong.problem}"})
     del chips[1]["templates"]
     assert read_configuration({"vnpus": {"configs": chips}}) == Configuration()
@@ -161,9 +161,9 @@ def test_F6_nodes_of_the_plugin_for_npus(key: str, value: object) -> None:
     """What says how NPUs are already is passed over; what hides one belongs to `nodeconfig`."""
     node = {"name": "n1", "hami-vnpu-core": False, "vDeviceCount": 4, "filterDevices": {}}
     assert [each.path for each in passed_over({"nodes": [node]})] == ["nodes"]
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ManifestError) as caught:
         read_configuration({"nodes": [node | {key: value}]})
-    assert (caught.value.key, caught.value.value) == (below("nodes[0]", key), value)
+    assert (caught.value.field, caught.value.value) == (below("nodes[0]", key), value)
 
 
 def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
@@ -204,6 +204,6 @@ def test_F6_what_would_be_otherwise_is_refused_by_its_key(
     path: str, value: object, says: str
 ) -> None:
     """A value that HAMi minds and we do not is never passed over."""
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ManifestError) as caught:
         read_configuration(changed(path, value))
     assert says in str(caught.value)

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.configuration import ConfigurationError, read_configuration
+from apportion.core.configuration import read_configuration
 from apportion.core.configuration.keys import KEYS
+from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import FilterDevices, MigCount
 from tests.support.golden import Golden
@@ -32,7 +33,7 @@ def node(**keys: Any) -> dict[str, Any]:
 
 def refused(document: object) -> str:
     """The words of the refusal."""
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ManifestError) as caught:
         read_configuration(document)
     return str(caught.value)
 

@@ -6,9 +6,10 @@ these is the whole of it.
 
 from msgspec import structs
 
-from apportion.core.configuration import ConfigurationError, check
+from apportion.core.configuration import check
 from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
 from apportion.core.ledger.state import GroupState
+from apportion.core.workloads.document import ManifestError
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
@@ -124,7 +125,7 @@ def _configuration_changed(context: Context, data: ConfigurationChanged) -> Chan
     state, policy = context.state, data.configuration.policy
     try:
         check(data.configuration)
-    except ConfigurationError as error:
+    except ManifestError as error:
         raise Refused(str(error)) from None
     state.configuration, state.configuration_revision = data.configuration, context.revision
     if policy != PolicyConfiguration():
