@@ -10,7 +10,7 @@ import highspy
 import numpy as np
 
 from apportion.core.placement.pricing.program import NodeType, Program, Solution, appraise, build
-from apportion.core.placement.pricing.shape_histogram import SeenShape
+from apportion.core.placement.pricing.sizes import SeenShape
 from apportion_schemas import PricesLearnt
 
 TIME_LIMIT_S: Final = 60.0

@@ -3,8 +3,7 @@
 import pytest
 
 from apportion.core.placement.pricing.program import NodeType, build
-from apportion.core.placement.pricing.shape_histogram import SeenShape
-from apportion.core.placement.pricing.sizes import sort_of
+from apportion.core.placement.pricing.sizes import SeenShape, sort_of
 from apportion.runtime.solver import learn, solve
 from apportion_schemas import Device, PricesLearnt
 from tests.support.fleet import A30, gpu, npu

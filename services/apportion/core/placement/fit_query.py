@@ -22,8 +22,8 @@ from apportion.core.placement.classes import ClassCache, PlacementClass
 from apportion.core.placement.feasibility import ORDER
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns
-from apportion.core.placement.limits.limits import Limits
-from apportion.core.placement.queueing.shape_queue import is_pending
+from apportion.core.placement.limits.limits import NEVER_SEEN, Kept, Limits
+from apportion.core.placement.queueing.shape_queue import Reasons, is_pending, refusal_of
 from apportion.core.placement.refusals import miss, node_ranks
 from apportion.core.placement.reservations import Reservations
 from apportion_schemas import (
@@ -224,15 +224,8 @@ class ExternalChoices:
         fit = self._fit_query.fit_on(shape, name)
         exceeded = self._known_limits().exceeded(pod, name, fit.shares) if fit is not None else None
         if exceeded is not None:
-            return PodRefused(
-                pod=pod.uid,
-                namespace=about.namespace,
-                name=about.name,
-                reasons={exceeded.code: 1},
-                nodes=1,
-                queue=exceeded.queue,
-                quota=exceeded.quota,
-            )
+            kept = Kept(exceeded, None, NEVER_SEEN)
+            return refusal_of(pod, Reasons({exceeded.code: 1}, (), 1, limit=kept))
         if fit is not None:
             return PodPlaced(
                 pod=pod.uid,
@@ -246,11 +239,4 @@ class ExternalChoices:
                 nodes=self._fit_query.columns.count,
             )
         code, nearest = self._fit_query.shortage(shape, name)
-        return PodRefused(
-            pod=pod.uid,
-            namespace=about.namespace,
-            name=about.name,
-            reasons={code: 1},
-            nodes=1,
-            nearest=(nearest,) if nearest else (),
-        )
+        return refusal_of(pod, Reasons({code: 1}, (nearest,) if nearest else (), 1))

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.ledger.state import NodeState, State
-from apportion.core.placement.pricing.shape_histogram import SeenShape
-from apportion.core.placement.pricing.sizes import NEVER, Sort, sort_of
+from apportion.core.placement.pricing.sizes import NEVER, SeenShape, Sort, sort_of
 from apportion_schemas import Device, PricesLearnt
 from apportion_schemas.pricing import VALUE_MAX, PricedShape
 from apportion_schemas.quantities import WHOLE

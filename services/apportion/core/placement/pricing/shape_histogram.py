@@ -8,14 +8,14 @@ Invariant: counts depend on what the ledger says and on nothing else, such as th
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import structs
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.pricing.sizes import Sort, sort_of
-from apportion_schemas import Ask, Mode, PodSubmitted, PricesLearnt, Shape
+from apportion.core.placement.pricing.sizes import SeenShape, Sort, sort_of
+from apportion_schemas import Ask, PodSubmitted, PricesLearnt, Shape
 from apportion_schemas.pricing import SHAPES_MAX
 
 FIRST_PODS: Final = 20  # too few to tell what usually comes
@@ -25,17 +25,6 @@ KEYS_MAX: Final = 10_000
 ANY_CONTAINER: Final = "any"
 
 K = TypeVar("K")
-
-
-class SeenShape(NamedTuple):
-    """One sort of pod and how often it came; of its asks, one. See `PricedShape`."""
-
-    ask: Ask | None
-    cpu_milli: int
-    memory_mib: int
-    pods: int
-    modes: tuple[Mode, ...] = ()
-    use_types: tuple[str, ...] = ()
 
 
 Key = tuple[Sort, tuple[str, ...]]

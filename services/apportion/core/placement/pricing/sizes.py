@@ -4,13 +4,25 @@ A share counts by whatever it takes most of, memory or cores; so does what a dev
 """
 
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from apportion.core.devices.demand import Demand, demand
 from apportion_schemas import Ask, Device, Mode
+from apportion_schemas.pricing import PricedShape
 from apportion_schemas.quantities import WHOLE
 
 NEVER: Final = 0  # the size of an ask on a device that cannot take it
+
+
+class SeenShape(NamedTuple):
+    """One sort of pod and how often it came; of its asks, one. See `PricedShape`."""
+
+    ask: Ask | None
+    cpu_milli: int
+    memory_mib: int
+    pods: int
+    modes: tuple[Mode, ...] = ()
+    use_types: tuple[str, ...] = ()
 
 
 class Sort(NamedTuple):
@@ -35,25 +47,9 @@ class Sort(NamedTuple):
         return 1 if self.ask is None or size == WHOLE else self.ask.count
 
 
-def sort_of(shape: "Shaped") -> Sort:
+def sort_of(shape: SeenShape | PricedShape) -> Sort:
     """The sort that a seen or a priced shape is of."""
     return Sort(shape.ask, shape.modes, shape.cpu_milli)
-
-
-class Shaped(Protocol):
-    """A shape that was seen or priced."""
-
-    @property
-    def ask(self) -> Ask | None:
-        """One of the pod's asks."""
-
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        """The modes of sharing that the pod accepts; none is all."""
-
-    @property
-    def cpu_milli(self) -> int:
-        """The CPU that goes with the ask."""
 
 
 def size_percent(ask: Ask, device: Device) -> int:
