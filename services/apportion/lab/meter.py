@@ -132,7 +132,6 @@ class Meter:
         self.peak = max(self.peak, self._sum.touched)
 
     def _note(self, pod: PodState) -> None:
-        """The pod waits, has a place, or is gone."""
         uid, live = pod.uid, self._state.pods.get(pod.uid) is pod
         waits = live and pod.placement is None and not pod.submitted.gates
         entry = self._waiting.get(uid)

@@ -420,7 +420,6 @@ class _Answering:
         return self._of(self._played.end(each.again.uid), each.again, was=each.node)
 
     def _helped(self, ours: set[str]) -> Iterable[PlannedPod]:
-        """Pods that would wait without the changes and have a place with them."""
         if self._today is None:
             return
         for uid, pod in self._before.pods.items():

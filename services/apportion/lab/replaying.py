@@ -254,7 +254,6 @@ class Replay:
         self._pass(at_s)
 
     def _pass(self, at_s: float) -> None:
-        """Time goes on to this moment."""
         self._now_s = max(self._now_s, at_s)
         self._course.time = time_of(self._now_s)
         self._meter.advance(self._now_s)

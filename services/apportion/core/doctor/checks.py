@@ -557,7 +557,6 @@ def prices(found: PriceFacts) -> Found | None:
 
 
 def _branch(version: str) -> int:
-    """The number before the first dot, 0 where there is none."""
     head = version.partition(".")[0]
     return int(head) if head.isascii() and head.isdecimal() else 0
 

@@ -113,7 +113,6 @@ def _failed(node: NodeState) -> FailedDevices | None:
 
 
 def _cordoned(node: NodeState) -> Iterator[Cordoned]:
-    """The node, and those of its devices that have a cordon of their own."""
     if node.cordoned:
         words = [cordon_words(node.cordons)] if node.cordons else []
         words += [DRAINED] if node.drained else []

@@ -159,7 +159,6 @@ def misnamed(share: ShareUsed, name: str) -> Refusal:
 
 
 def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState) -> str:
-    """What of it no card can have done, in words."""
     if used.seconds > USE_SECONDS_MAX:
         return f"{used.seconds:,} seconds are more than two days"
     offered = node.by_id[used.device].device

@@ -546,7 +546,6 @@ def unplace(state: State, pod: PodState) -> NodeState | None:
 
 
 def _placed_pod(state: State, data: Any) -> PodState:
-    """The live pod whose current placement the event speaks of."""
     pod = state.pods.get(data.pod)
     if pod is None:
         raise _Refused(f"pod {data.pod} is not live")

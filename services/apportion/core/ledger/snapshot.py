@@ -305,7 +305,6 @@ def restore(data: bytes | bytearray) -> State:
 
 
 def _checked(data: bytes | bytearray) -> memoryview:
-    """The frames, once the bytes are known to be what was written."""
     start = len(MAGIC) + _START.size
     if not data.startswith(MAGIC) or len(data) < start + _DIGEST_BYTES:
         raise CorruptSnapshot("it is no snapshot of Apportion, or its beginning is gone")

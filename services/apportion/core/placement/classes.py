@@ -246,7 +246,6 @@ class PlacementClass:
         return self.node_score.device(row) if self._follows_score else NO_DEVICE
 
     def _resize(self, rows: int) -> None:
-        """So many nodes, none of which has been looked at."""
         self.facts.resize(rows)
         if self.relations is not None:
             self._unrelated: NDArray[np.int32] = np.full(rows, REFUSED, np.int32)
@@ -254,7 +253,6 @@ class PlacementClass:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """No node has points yet."""
         self.board = Scoreboard(len(self.facts.ranks))
         self._look: ScoreInput | None = None
         self._changed_seen = BEFORE_ALL

@@ -278,7 +278,6 @@ class Engine:
         return head, None
 
     def _settle(self, shape_queue: ShapeQueue, placed: list[Placed], decision: Decision) -> None:
-        """These members of the shape queue have places; go on with the others."""
         taken: set[str] = set()
         for pod, found in placed:
             decision.placed.append(pod)

@@ -104,7 +104,6 @@ def _lacking(class_: PlacementClass, columns: Columns, row: int) -> Verdict | No
 
 
 def _collision(class_: PlacementClass) -> RefusalCode:
-    """Why a node that no filter refuses may not take the pod."""
     if class_.shape.devices.numa_bind:
         return RefusalCode.NUMA_MISMATCH
     if len(class_.asks) == 1 and class_.asks[0].module > 1:

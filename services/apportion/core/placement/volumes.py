@@ -202,14 +202,12 @@ class Volumes:
         return None
 
     def _is_mounted(self, key: ClaimKey, but: PodState | None = None) -> bool:
-        """Whether a pod that has a place mounts the claim, beside this one."""
         if key in self._others:
             return True
         ours = self._pods.get(key, {}).values()
         return any(pod.placement is not None for pod in ours if pod is not but)
 
     def _attached(self, pod: PodState) -> dict[str, ToAttach]:
-        """The volumes of the pod whose drivers nodes limit, by driver."""
         namespace = pod.submitted.namespace
         found: dict[str, list[ClaimKey]] = {}
         for claim in pod.submitted.volume_claims:

@@ -134,7 +134,6 @@ class Account:
             self._count_device(node, node.by_id.get(device_id), device_id)
 
     def _recount(self, pods: Iterable[PodState]) -> None:
-        """What these pods hold, as it is now."""
         for pod in pods:
             before, after = self._held.get(pod.uid, ()), self._holds(pod)
             if before == after:
@@ -164,7 +163,6 @@ class Account:
         return tuple(found)
 
     def _count_device(self, node: NodeState, device: DeviceState | None, device_id: str) -> None:
-        """What of one device nobody holds, as it is now."""
         of_node = self._rest.setdefault(node.name, {})
         before = of_node.get(device_id)
         after = self._rest_of(node, device) if device is not None else None

@@ -73,7 +73,6 @@ class AskColumns:
         self._flatten()
 
     def _begin(self, geometries: Known) -> None:
-        """No kind of device is known."""
         self.geometries = geometries
         self._devices: list[Device] = []
         self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND

@@ -47,7 +47,6 @@ def write(
 
 
 def _most_of(points: Int32s, begin: Int64) -> Int64:
-    """The most points of a row in the block that begins there."""
     most: Int64 = REFUSED
     row: Int64
     for row in range(begin, min(begin + BLOCK, len(points))):

@@ -139,7 +139,6 @@ class RowOrder:
             self.names[row] = name
 
     def _rank(self, name: str) -> int:
-        """How many names come before this one."""
         return bisect_left(self._order, name)
 
     def _vacated(self, row: int) -> Moved | None:

@@ -221,7 +221,6 @@ class PriceTable:
         return found
 
     def _begins_anew(self, columns: Columns) -> bool:
-        """Whether the rows are others than those that were read."""
         found: Readings | None = self._readings
         if found is None or self._generation != columns.generation:
             return True
@@ -249,7 +248,6 @@ class PriceTable:
         return self._frequent
 
     def _join(self) -> Tables:
-        """The tables of all kinds, as loops take them."""
         kinds = [
             (max(each.memory_mib, 1), max(each.cores, 1), max(each.slots, 1), is_cut(each))
             if each

@@ -77,7 +77,6 @@ def by_percent_left(device: Device, states: Iterable[int]) -> list[int]:
 
 @lru_cache(maxsize=WHOLE + 1)
 def _after_size(size: int) -> States:
-    """What a share of so many percent makes of each state."""
     after = np.full(STATES, NOWHERE, np.int16)
     if size != NEVER:
         after[size : WHOLE + 1] = np.arange(WHOLE + 1 - size)

@@ -82,7 +82,6 @@ def shard(member: str, members: Sequence[str]) -> Shard:
 
 @lru_cache(maxsize=_MEMBERS_KEPT)
 def _weights(member: str) -> NDArray[np.uint64]:
-    """How much a member wants each part."""
     blocks = PARTS * _WEIGHT_BYTES // _DIGEST_BYTES
     name = member.encode()
     stream = b"".join(blake2b(name, salt=block.to_bytes(8)).digest() for block in range(blocks))

@@ -111,7 +111,6 @@ class Waiting:
             self.add(pod)
 
     def _pending(self) -> Iterator[PodState]:
-        """Every pod that waits for a scheduler, in order."""
         for pod in sorted(self._state.pods.values(), key=turn_of):
             if is_pending(self._state, pod) and not pod.submitted.chooser:
                 yield pod

@@ -89,7 +89,6 @@ class Fgd(NodeScore):
         return self._devices.of(row)
 
     def _percent(self, gain: Ints) -> Ints:
-        """The published score of a fall of the expected fragmentation."""
         return np.searchsorted(self._steps, gain, "right")
 
     def _best(

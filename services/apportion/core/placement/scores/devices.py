@@ -68,7 +68,6 @@ def weighed_load(free: int, state: DeviceState, weights: DeviceWeights) -> int:
 
 
 def _key(name: str, weights: DeviceWeights | None) -> Order:
-    """One key of a chain, least first."""
     if name == NUMA:
         return lambda _free, state: _LAST_NUMA if state.device.numa is None else state.device.numa
     sign = 1 if name == "spread" else -1
