@@ -25,7 +25,6 @@ from apportion.core.intake.answers import GROUP, may_be_answered
 from apportion.core.intake.sight import (
     STATE,
     SUBJECTS_OF_ALL,
-    Asked,
     NotForAgents,
     call_of,
     node_of_subject,
@@ -153,7 +152,15 @@ class Showing:
     async def _answer(self, node: str, request: Request) -> None:
         try:
             asked = read_asked(request.payload)
-            answer = self._part(node) if asked.api == STATE else await self._asked(node, asked)
+            if asked.api == STATE:
+                answer = self._part(node)
+            else:
+                call = call_of(node, asked)
+                async with self._together:
+                    reply = await self._wire.request(
+                        f"$JS.API.{call.api}", call.body, timeout_s=API_TIMEOUT_S, headers={}
+                    )
+                answer = shown(node, call, reply.data)
         except NotForAgents as error:
             _log.warning("an agent asked for what it may not read", node=node, asked=str(error))
             self._count.labels("refused").inc()
@@ -168,15 +175,6 @@ class Showing:
             self._waiting.leave(node)
         with contextlib.suppress(LedgerUnavailable):  # it asks again
             await request.answer(answer)
-
-    async def _asked(self, node: str, asked: Asked) -> bytes:
-        """Raises NotForAgents, LedgerError."""
-        call = call_of(node, asked)
-        async with self._together:
-            reply = await self._wire.request(
-                f"$JS.API.{call.api}", call.body, timeout_s=API_TIMEOUT_S, headers={}
-            )
-        return shown(node, call, reply.data)
 
     def _part(self, node: str) -> bytes:
         """Raises NotForAgents, LedgerUnavailable."""
@@ -269,9 +267,6 @@ class Attesting:
                 forged.append(each)
         if not sound <= attested:
             await self._snapshots.attest(sound)
-        self._note(forged, sound)
-
-    def _note(self, forged: list[Stored], sound: set[Key]) -> None:
         revisions = [each.revision for each in forged]
         if new := sorted(set(revisions) - set(self._forged)):
             _log.critical("a snapshot is forged; it is not used", revisions=new)

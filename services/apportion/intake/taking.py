@@ -630,10 +630,6 @@ def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
         event = decode(payload, subject=f"{SUBJECTS}.{row.channel}.{token(node)}")
     except EventError as error:
         return Refusal(_CAUSES[type(error)], _short(error))
-    return _timely(event, now)
-
-
-def _timely(event: Event, now: datetime) -> Event | Refusal:
     try:
         time = datetime.fromisoformat(event.time)
         early = time <= now + AHEAD_MAX

@@ -279,7 +279,12 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
     )
     if alike:
         pattern = next((node for node in alike if len(node.devices) == len(devices)), None)
-        host = structs.replace(pattern.host if pattern else host, labels=_common_labels(alike))
+        common = {
+            key: value
+            for key, value in alike[0].host.labels.items()
+            if all(node.host.labels.get(key) == value for node in alike)
+        }
+        host = structs.replace(pattern.host if pattern else host, labels=common)
     host = structs.replace(host, labels={**host.labels, HOSTNAME: name})
     return node_facts(SimulatedNode(name, devices, host), alike)
 
@@ -302,10 +307,3 @@ def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Pay
             pods=host.pods, labels=host.labels, taints=taints,
         ),
     ]  # fmt: skip
-
-
-def _common_labels(nodes: Sequence[NodeState]) -> dict[str, str]:
-    common = dict(nodes[0].host.labels.items())
-    for node in nodes[1:]:
-        common = {key: value for key, value in common.items() if node.host.labels.get(key) == value}
-    return common

@@ -396,7 +396,13 @@ class _Answering:
         if self._without is None:
             return answer
         other = self._without.planned[name].uid if new is not None else about.uid
-        return self._compared(answer, self._without.end(other))
+        # With what would become of the pod without the changes.
+        pod = self._without.end(other)
+        if pod is not None and pod.placement is not None:
+            return structs.replace(answer, without="fits", node_without=pod.placement.node)
+        empty = self._empty_without
+        never = pod is not None and empty is not None and empty.lasting(pod) is not None
+        return structs.replace(answer, without="never" if never else "not-now")
 
     def _kept(self, draft: PodDraft, pod: PodState, node: str) -> PlannedPod:
         """A pod that has a place: submitting it would change nothing, but the plan may."""
@@ -571,14 +577,6 @@ class _Answering:
             for pod, key in named
             for cause in (self._causes(pod),)
         )  # fmt: skip
-
-    def _compared(self, answer: PlannedPod, pod: PodState | None) -> PlannedPod:
-        """The answer with what would become of the pod without the changes."""
-        if pod is not None and pod.placement is not None:
-            return structs.replace(answer, without="fits", node_without=pod.placement.node)
-        empty = self._empty_without
-        never = pod is not None and empty is not None and empty.lasting(pod) is not None
-        return structs.replace(answer, without="never" if never else "not-now")
 
 
 def _sentence(

@@ -188,7 +188,9 @@ class Engine:
         gets ready. Before all are asked who may have been helped nobody is placed, for one of them
         may come first.
         """
-        if not self._prepare():
+        counted = not self._limits.active or self._limits.count(COUNTED_MAX)
+        counted = counted and self._neighbours.count(COUNTED_MAX)
+        if not (counted and self._finder.classes.prepare()):  # a part at a time: it takes long
             return Decision(more=True)
         answer = self._resizing.decide() if self._state.resizes else None
         if answer is not None:
@@ -214,12 +216,6 @@ class Engine:
             evicted, decision.more = self._preempting.decide()
             decision.events.extend(evicted)
         return decision
-
-    def _prepare(self) -> bool:
-        """Do a part of what a decision needs that takes long; whether all of it is there."""
-        counted = not self._limits.active or self._limits.count(COUNTED_MAX)
-        counted = counted and self._neighbours.count(COUNTED_MAX)
-        return counted and self._finder.classes.prepare()
 
     def _choose_queue(self, looks_max: int) -> bool:
         """Go on with the queue whose turn it is; False if that takes more than one decision.

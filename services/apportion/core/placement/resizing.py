@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from apportion.core.ledger.state import NodeState, Placement, PodState, Resize, State
+from apportion.core.ledger.state import NodeState, Placement, PodState, State
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion_schemas import PodResized, ResizeAsked, ResizeRefused, Share
@@ -40,26 +40,24 @@ class Resizing:
         """The answer to the oldest wish for a pod of ours, if there is any."""
         state = self._state
         for uid, wish in sorted(state.resizes.items(), key=lambda item: item[1].revision):
-            pod = state.pods[uid]
-            if pod.placement is not None and self._waiting.owns(pod):
-                return self._answer(pod, pod.placement, wish)
+            pod, placed = state.pods[uid], state.pods[uid].placement
+            if placed is None or not self._waiting.owns(pod):
+                continue
+            about: dict[str, Any] = {
+                "pod": pod.uid,
+                "namespace": pod.submitted.namespace,
+                "name": pod.submitted.name,
+                "asked": wish.revision,
+            }
+            node = state.nodes[placed.node]
+            try:
+                shares = wanted_shares(node, placed.shares, wish.asked)
+                _check_room(node, placed.shares, shares)
+                self._check_limits(pod, placed, shares)
+            except CannotResize as problem:
+                return ResizeRefused(**about, **problem.why)
+            return PodResized(**about, attempt=placed.attempt, node=placed.node, shares=shares)
         return None
-
-    def _answer(self, pod: PodState, placed: Placement, wish: Resize) -> PodResized | ResizeRefused:
-        about: dict[str, Any] = {
-            "pod": pod.uid,
-            "namespace": pod.submitted.namespace,
-            "name": pod.submitted.name,
-            "asked": wish.revision,
-        }
-        node = self._state.nodes[placed.node]
-        try:
-            shares = wanted_shares(node, placed.shares, wish.asked)
-            _check_room(node, placed.shares, shares)
-            self._check_limits(pod, placed, shares)
-        except CannotResize as problem:
-            return ResizeRefused(**about, **problem.why)
-        return PodResized(**about, attempt=placed.attempt, node=placed.node, shares=shares)
 
     def _check_limits(self, pod: PodState, placed: Placement, shares: tuple[Share, ...]) -> None:
         """Raise CannotResize where the pod with these shares is beyond its queue or namespace."""

@@ -88,7 +88,12 @@ class Used:
                 cards = min(used.memory_mib * CARD // device.memory_mib, CARD)
             elif device is not None and device.cores:
                 cards = min(used.cores * CARD // device.cores, CARD)
-            row = self._row(state, used, data.node)
+            pod, row = state.pods.get(used.pod), self._rows.get(used.pod)
+            if pod is not None:
+                row = self._by.row_of(state, pod, data.node)
+            elif row is None:
+                named = {"namespace": used.namespace, "node": data.node}
+                row = named.get(self._by.kind, UNNAMED)
             most = device.cores if device is not None and device.cores else 100
             self._add(used, (row, model), (began, now), (cards, most))
             self._watch(used, data.node, (row, model), (now, cards))
@@ -105,15 +110,6 @@ class Used:
             stretches,
             key=lambda each: (-(each.end - each.start) * each.cards, each.start, each.name),
         )
-
-    def _row(self, state: State, used: ShareUsed, node: str) -> str:
-        pod = state.pods.get(used.pod)
-        if pod is not None:
-            return self._by.row_of(state, pod, node)
-        row = self._rows.get(used.pod)
-        if row is not None:
-            return row
-        return {"namespace": used.namespace, "node": node}.get(self._by.kind, UNNAMED)
 
     def _add(self, used: ShareUsed, key: Key, when: tuple[int, int], size: tuple[int, int]) -> None:
         """What of the record lies in each step."""

@@ -81,16 +81,12 @@ class _Vendor(Struct, forbid_unknown_fields=True):
     family: tuple[Family, ...]
 
 
-def _read() -> dict[str, Family]:
-    families: dict[str, Family] = {}
-    files = (f for f in resources.files(__name__).iterdir() if f.name.endswith(".toml"))
-    for file in sorted(files, key=lambda f: f.name):
-        vendor = msgspec.convert(tomllib.loads(file.read_text("utf-8")), _Vendor)
-        families.update((family.name, family) for family in vendor.family)
-    return families
-
-
-FAMILIES = _read()
+_FILES = [file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")]
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for file in sorted(_FILES, key=lambda file: file.name)
+    for family in msgspec.convert(tomllib.loads(file.read_text("utf-8")), _Vendor).family
+}
 _TYPES = frozenset(name.lower() for family in FAMILIES.values() for name in family.types)
 _TOKEN = re.compile(r"[a-z0-9.]+(?:-\d\b)?")  # "ascend910b4-1" is one name, "a100-sxm4" two
 

@@ -5,7 +5,8 @@ import pytest
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.placement.pricing import shape_histogram as counting
-from apportion.core.placement.pricing.shape_histogram import SeenShape, ShapeHistogram
+from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
+from apportion.core.placement.pricing.sizes import SeenShape
 from apportion_schemas import DeviceConstraints, PodSubmitted
 from tests.support.ledger_of import Ledger, event_of
 from tests.support.pods import ask, pod, shape, wants
