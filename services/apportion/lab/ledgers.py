@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from apportion.core.answers.replays import ShadowAnswer, ShadowPod
 from apportion.core.ledger.rules import rules_of
 from apportion.core.ledger.state import State
 from apportion.lab.recording import Limits, Recorded, Recording, seconds_of
@@ -33,7 +32,7 @@ from apportion_schemas.decoding import from_outside
 
 TELL_EVERY: Final = 1_000
 Tell = Callable[[int, int], None]
-Seen = Callable[[ShadowPod], None]
+S = TypeVar("S", Recording, Shadowing)
 
 
 class _Timed(msgspec.Struct):
@@ -75,47 +74,19 @@ def _nothing(_done: int, _of: int) -> None:
     """Say nothing."""
 
 
-async def record_ledger(
-    ledger: JetStreamLedger, wanted: Wanted, *, tell: Tell = _nothing
-) -> Recorded:
-    """The span of a ledger over NATS; `tell` hears how many events of how many were read.
+async def read_ledger(
+    ledger: JetStreamLedger,
+    wanted: Wanted,
+    sink: Callable[[State, Limits], S],
+    *,
+    tell: Tell = _nothing,
+    endless: bool = False,
+) -> S:
+    """What `sink` makes of the state at the beginning of the span, given all events behind it.
 
-    Raises SpanInvalid, LedgerError, UnknownEvent, RecordingFailed.
+    `tell` hears how many events of how many were read. `endless`: go on with what comes, until
+    cancelled. Raises SpanInvalid, LedgerError, UnknownEvent, RecordingFailed.
     """
-    began, limits = await _begin(ledger, wanted)
-    recording = Recording(began, limits)
-    await _feed(ledger, began.revision, limits.upto, recording.take, tell)
-    return recording.finish()
-
-
-async def shadow_ledger(
-    ledger: JetStreamLedger, wanted: Wanted, *, tell: Tell = _nothing, follow: Seen | None = None
-) -> ShadowAnswer:
-    """The span of a ledger with every decision of another scheduler made anew.
-
-    With `follow` it goes on with what comes until cancelled, and `follow` hears each pod.
-
-    Raises SpanInvalid, LedgerError, UnknownEvent, RecordingFailed.
-    """
-    began, limits = await _begin(ledger, wanted)
-    upto = limits.upto if follow is None else sys.maxsize
-    start = began.revision
-    shadowing = Shadowing(began, after=limits.after, upto=upto)
-
-    def take(record: Record) -> bool:
-        wants_more = shadowing.take(record)
-        if follow is not None:
-            for pod in shadowing.pods:
-                follow(pod)
-            shadowing.pods.clear()
-        return wants_more
-
-    await _feed(ledger, start, upto, take, tell)
-    return shadowing.finish()
-
-
-async def _begin(ledger: JetStreamLedger, wanted: Wanted) -> tuple[State, Limits]:
-    """A state from which the span can be read, and the span. Raises SpanInvalid."""
     begin, end = wanted.moments()
     state = (await stream.read_info(ledger.wire)).state
     limits = await _limits(ledger, begin, end, (state.first_seq, state.last_seq), wanted.now)
@@ -127,16 +98,11 @@ async def _begin(ledger: JetStreamLedger, wanted: Wanted) -> tuple[State, Limits
             f"the ledger begins at revision {first}, and no snapshot is at or before {after}; name "
             "a later --from, or read its archives with --archive"
         )
-    return restored, limits
-
-
-async def _feed(
-    ledger: JetStreamLedger, start: int, upto: int, take: Callable[[Record], bool], tell: Tell
-) -> None:
-    """Every record behind `start`, until one is the last that is wanted."""
+    start, upto = restored.revision, sys.maxsize if endless else limits.upto
+    made = sink(restored, limits)
 
     def deliver(record: Record) -> None:
-        wants_more = take(record)
+        wants_more = made.take(record)
         if record.revision % TELL_EVERY == 0:
             tell(record.revision - start, upto - start)
         if not wants_more:
@@ -145,6 +111,7 @@ async def _feed(
     if upto > start:
         with contextlib.suppress(_Enough):
             await (await ledger.follow(deliver, start=start + 1)).join()
+    return made
 
 
 async def _limits(
@@ -196,39 +163,25 @@ async def _stored_s(ledger: JetStreamLedger, revision: int) -> float:
 # ------------------------------------------------------------------ archives
 
 
-def record_archives(paths: Sequence[Path], wanted: Wanted, *, tell: Tell = _nothing) -> Recorded:
-    """The span of a ledger in archives, which begin with its first event and follow one another.
+def read_archives(
+    paths: Sequence[Path],
+    wanted: Wanted,
+    sink: Callable[[State, Limits], S],
+    *,
+    tell: Tell = _nothing,
+) -> S:
+    """As `read_ledger`, of archives, which begin with the first event and follow one another.
 
     Raises SpanInvalid, ArchiveError, OSError, UnknownEvent, RecordingFailed.
     """
-    begin, end = wanted.moments()
-    limits = _archived_limits(paths, begin, end)
-    recording = Recording(State(rules=rules_of(read_said(paths))), limits)
-    _read_archives(paths, limits.upto, recording.take, tell)
-    return recording.finish()
-
-
-def shadow_archives(
-    paths: Sequence[Path], wanted: Wanted, *, tell: Tell = _nothing
-) -> ShadowAnswer:
-    """As `shadow_ledger`, of archives. Raises SpanInvalid, ArchiveError, OSError, UnknownEvent."""
-    begin, end = wanted.moments()
-    limits = _archived_limits(paths, begin, end)
-    shadowing = Shadowing(
-        State(rules=rules_of(read_said(paths))), after=limits.after, upto=limits.upto
-    )
-    _read_archives(paths, limits.upto, shadowing.take, tell)
-    return shadowing.finish()
-
-
-def _read_archives(
-    paths: Sequence[Path], upto: int, take: Callable[[Record], bool], tell: Tell
-) -> None:
+    limits = _archived_limits(paths, *wanted.moments())
+    made = sink(State(rules=rules_of(read_said(paths))), limits)
     for record in _archived(paths):
-        if not take(record):
+        if not made.take(record):
             break
         if record.revision % TELL_EVERY == 0:
-            tell(record.revision, upto)
+            tell(record.revision, limits.upto)
+    return made
 
 
 def _archived(paths: Sequence[Path]) -> Iterator[Record]:
@@ -286,14 +239,14 @@ def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") 
         with ThreadPoolExecutor(1) as beside:
             return beside.submit(lambda: asyncio.run(_record_url(source, wanted))).result()
     paths = [Path(source)] if isinstance(source, str | Path) else list(source)
-    return record_archives(paths, wanted)
+    return read_archives(paths, wanted, Recording).finish()
 
 
 async def _record_url(url: str, wanted: Wanted) -> Recorded:
     ledger = await jetstream.connect(url, name="apportion lab")
     try:
         await jetstream.check_stream(ledger)
-        return await record_ledger(ledger, wanted)
+        return (await read_ledger(ledger, wanted, Recording)).finish()
     finally:
         await ledger.close()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec import structs
@@ -41,7 +41,8 @@ OURS: Final = "apportion.dev/shares"
 """Evidence by which we know a placement of ours, which is not another's decision."""
 DECISIONS_MAX: Final = 10_000
 PODS_MAX: Final = 200_000
-"""So many comparisons are kept; whoever takes them as they come empties `pods`."""
+"""So many comparisons are kept."""
+Seen = Callable[[ShadowPod], None]
 
 
 def _as_ours(node: NodeObserved) -> NodeObserved:
@@ -51,15 +52,21 @@ def _as_ours(node: NodeObserved) -> NodeObserved:
 
 
 class Shadowing:
-    """Follows the ledger from `state`, which it changes; compares behind the revision `after`."""
+    """Follows the ledger from `state`, which it changes; compares behind the revision `after`.
 
-    def __init__(self, state: State, *, after: int, upto: int = sys.maxsize) -> None:
+    `follow` takes the pods as they come; else they are kept for the answer.
+    """
+
+    def __init__(
+        self, state: State, *, after: int, upto: int = sys.maxsize, follow: Seen | None = None
+    ) -> None:
         for node in state.nodes.values():
             if node.observed is not None:
                 node.observed = _as_ours(node.observed)
         self._course = Course(state)
         self._after = after
         self._upto = upto
+        self._follow = follow
         self._revision = state.revision
         self._passed_over = 0
         self.pods: list[ShadowPod] = []
@@ -141,6 +148,9 @@ class Shadowing:
             revision=revision, time=time, namespace=about.namespace, name=about.name,
             verdict=verdict, theirs=theirs, ours=ours, reason=reason,
         )  # fmt: skip
+        if self._follow is not None:
+            self._follow(made)
+            return
         self.pods.append(made)
         if len(self.pods) > PODS_MAX:
             raise RecordingFailed(f"more than {PODS_MAX:,} pods; compare a shorter span")

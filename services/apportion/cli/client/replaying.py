@@ -5,6 +5,7 @@ Invariant: whatever is wrong ends the verb with the words and the exit code for 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,20 +18,13 @@ from apportion.cli.client.ledger import with_ledger
 from apportion.cli.exits import NotFound, Outdated, Wrong
 from apportion.cli.render.output import console
 from apportion.core.answers.replays import ReplayAnswer, ShadowAnswer
+from apportion.core.ledger.state import State
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.course import CourseFailed
-from apportion.lab.ledgers import (
-    Seen,
-    SpanInvalid,
-    Wanted,
-    now,
-    record_archives,
-    record_ledger,
-    shadow_archives,
-    shadow_ledger,
-)
-from apportion.lab.recording import RecordingFailed
+from apportion.lab.ledgers import SpanInvalid, Wanted, now, read_archives, read_ledger
+from apportion.lab.recording import Limits, Recording, RecordingFailed
 from apportion.lab.replaying import Otherwise, replay
+from apportion.lab.shadowing import Seen, Shadowing
 from apportion.runtime.files.fleets import FleetInvalid, read_fleet
 from apportion.runtime.ledger.archive import ArchiveError
 from apportion_schemas import UnknownEvent
@@ -60,26 +54,31 @@ def replayed(where: Where, asked: Asked) -> ReplayAnswer:
         wanted = Wanted(asked.begin, asked.end, now())
         with _bar("reading") as tell:
             if asked.archives:
-                recorded = record_archives(asked.archives, wanted, tell=tell)
+                recording = read_archives(asked.archives, wanted, Recording, tell=tell)
             else:
-                recorded = with_ledger(
-                    where.reach(), lambda ledger: record_ledger(ledger, wanted, tell=tell)
+                recording = with_ledger(
+                    where.reach(), lambda ledger: read_ledger(ledger, wanted, Recording, tell=tell)
                 )
         with _bar("replaying") as tell:
-            return replay(recorded, otherwise, tell=tell)
+            return replay(recording.finish(), otherwise, tell=tell)
 
 
 def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | None:
     """What came of a shadow; None where it was followed until Ctrl-C. Raises as `replayed`."""
-    wanted = Wanted(asked.begin, asked.end, now())
+    wanted, endless = Wanted(asked.begin, asked.end, now()), follow is not None
+
+    def sink(began: State, limits: Limits) -> Shadowing:
+        upto = sys.maxsize if endless else limits.upto
+        return Shadowing(began, after=limits.after, upto=upto, follow=follow)
+
     try:
-        with _said(), _bar("comparing", quiet=follow is not None) as tell:
+        with _said(), _bar("comparing", quiet=endless) as tell:
             if asked.archives:
-                return shadow_archives(asked.archives, wanted, tell=tell)
+                return read_archives(asked.archives, wanted, sink, tell=tell).finish()
             return with_ledger(
                 where.reach(),
-                lambda ledger: shadow_ledger(ledger, wanted, tell=tell, follow=follow),
-            )
+                lambda ledger: read_ledger(ledger, wanted, sink, tell=tell, endless=endless),
+            ).finish()
     except KeyboardInterrupt:
         if follow is None:
             raise
