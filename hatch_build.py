@@ -61,7 +61,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.pricing.loss_loops": (),
     "apportion.core.placement.pricing.price_table": ("PriceTable",),
     "apportion.core.placement.pricing.sizes": (),
-    "apportion.core.placement.pricing.tables": (),
     "apportion.core.placement.pricing.readings": ("Readings", "Tables", "Taken"),
     "apportion.core.placement.queueing.keys": (),
     "apportion.core.placement.refusals": ("Refusing",),

@@ -26,6 +26,7 @@ from apportion.core.placement.feasibility import (
     ORDER,
     RANK,
     Verdict,
+    first_lacking,
     refused_node,
 )
 from apportion.core.placement.feasibility.evaluator import Need, Rules, need_of, refused_ask
@@ -81,7 +82,7 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
             _stop(ranks, ((room >> at) & ((1 << bits) - 1)) < needed, code)
     if class_.needs:
         for row in np.flatnonzero(ranks == FITS).tolist():
-            verdict = _lacking(class_, columns, row)
+            verdict = first_lacking(class_.needs, class_.shape, columns.nodes[row])
             if verdict is not None:
                 ranks[row] = RANK[verdict.code]
     if class_.relations is not None:
@@ -92,15 +93,6 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
     ranks[kept] = RANK[RefusalCode.NODE_NOMINATED]
     ranks[(ranks == FITS) & (class_.board.points == REFUSED)] = RANK[_collision(class_)]
     return ranks
-
-
-def _lacking(class_: PlacementClass, columns: Columns, row: int) -> Verdict | None:
-    """The first of what few pods want that the node has too little of, or None."""
-    for code, check in class_.needs:
-        needed, available = check(class_.shape, columns.nodes[row])
-        if available < needed:
-            return Verdict(code, needed, available)
-    return None
 
 
 def _collision(class_: PlacementClass) -> RefusalCode:
@@ -187,7 +179,7 @@ def miss(
 def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCode) -> Verdict:
     """The amounts behind a node's refusal: those of the device that came nearest, if it was one."""
     shape, node = class_.shape, columns.nodes[row]
-    found = refused_node(shape, node) or _lacking(class_, columns, row)
+    found = refused_node(shape, node) or first_lacking(class_.needs, shape, node)
     if found is not None and found.code is code:
         return found
     if code in (*NEIGHBOURS, RefusalCode.VOLUME_NODE_MISMATCH, RefusalCode.NODE_NOMINATED):

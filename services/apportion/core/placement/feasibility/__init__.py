@@ -6,8 +6,8 @@ with its descriptor in a table at the end. The index (`columns`, `classes`) answ
 questions for thousands of nodes at once; a property test holds it to these functions.
 """
 
-from collections.abc import Collection
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, NamedTuple
 
 from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import DeviceState
@@ -53,13 +53,22 @@ FITS: Final = len(ORDER)
 """The rank of what no filter refuses; it is above every refusal's."""
 
 
-def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
-    """The first node filter that the node does not pass, or None."""
-    for code, check in NODE_FILTERS:
-        needed, available = check(shape, node)
+def first_lacking(
+    checks: Iterable[tuple[RefusalCode, Callable[[Any, Any], tuple[int, int]]]],
+    wanted: object,
+    there: object,
+) -> Verdict | None:
+    """The first check by which there is less than is wanted, or None."""
+    for code, check in checks:
+        needed, available = check(wanted, there)
         if available < needed:
             return Verdict(code, needed, available)
     return None
+
+
+def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
+    """The first node filter that the node does not pass, or None."""
+    return first_lacking(NODE_FILTERS, shape, node)
 
 
 def facts_beside(answered: Collection[RefusalCode]) -> bool:
@@ -86,8 +95,4 @@ def refused_kind(ask: Ask, constraints: DeviceConstraints, device: Device) -> Re
 
 def refused_amount(demand: Demand, state: DeviceState) -> Verdict | None:
     """The first amount that the device does not have free, or None."""
-    for code, check in AMOUNTS:
-        needed, available = check(demand, state)
-        if available < needed:
-            return Verdict(code, needed, available)
-    return None
+    return first_lacking(AMOUNTS, demand, state)

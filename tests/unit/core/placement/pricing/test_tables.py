@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from apportion.core.placement.pricing import tables
+from apportion.core.placement.pricing import price_table as tables
 from apportion.core.placement.pricing.sizes import Sort
 from apportion.core.placement.pricing.states import (
     IDLE,
