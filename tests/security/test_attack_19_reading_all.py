@@ -18,7 +18,8 @@ import pytest
 
 from apportion.core.identity.configuration import configuration
 from apportion.core.identity.identity import readers_of_node
-from apportion.core.intake.sight import subject_of_node
+from apportion.core.intake.answers import subject_of_node
+from apportion.core.intake.sight import SUBJECT
 from apportion.core.ledger.snapshot import Taking
 from apportion.intake import reads
 from apportion.runtime.jetstream import stream
@@ -120,7 +121,9 @@ async def asked(bus: Bus, api: str, body: object = None) -> dict[str, Any]:
     """What an intake answers to the agent that was taken over."""
     agent = await bus.connect(AGENT.name)
     payload = json.dumps({"api": api, "body": body or {}}).encode()
-    answer: dict[str, Any] = json.loads(await agent.request(subject_of_node(NODE), payload, 10))
+    answer: dict[str, Any] = json.loads(
+        await agent.request(subject_of_node(NODE, SUBJECT), payload, 10)
+    )
     return answer
 
 

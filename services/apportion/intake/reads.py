@@ -21,13 +21,13 @@ from typing import Any, Final
 
 import msgspec
 
-from apportion.core.intake.answers import GROUP, may_be_answered
+from apportion.core.intake.answers import GROUP, may_be_answered, node_of_subject
 from apportion.core.intake.sight import (
     STATE,
+    SUBJECT,
     SUBJECTS_OF_ALL,
     NotForAgents,
     call_of,
-    node_of_subject,
     part_of,
     read_asked,
     refusal,
@@ -131,7 +131,7 @@ class Showing:
 
     def take(self, request: Request) -> None:
         """Answer one request beside the others, or drop it."""
-        node = node_of_subject(request.subject)
+        node = node_of_subject(request.subject, SUBJECT)
         if not (node and may_be_answered(request.reply) and self._pace.allows(node)):
             self._count.labels("dropped").inc()
             return

@@ -77,16 +77,13 @@ encode_answer = msgspec.json.Encoder().encode
 decode_answer = from_outside(msgspec.json.Decoder(Answer).decode)
 
 
-def subject_of_node(node: str) -> str:
-    """Where the agent of this node asks."""
-    return f"{SUBJECT}.{token(node)}"
+def subject_of_node(node: str, of: str = SUBJECT) -> str:
+    """Where the agent of this node asks; `of` is the subject that ends with the name."""
+    return f"{of}.{token(node)}"
 
 
 def node_of_subject(subject: str, of: str = SUBJECT) -> str:
-    """The node whose agent asks there; empty for what is no node's name, or another spelling.
-
-    `of` is the subject that ends with the name.
-    """
+    """The node whose agent asks there; empty for what is no node's name, or another spelling."""
     found = subject.removeprefix(f"{of}.")
     node = untoken(found)
     return node if token(node) == found and len(node) <= NAME_MAX else ""

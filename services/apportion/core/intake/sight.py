@@ -20,7 +20,6 @@ from msgspec import Meta, Struct, structs
 
 from apportion.core.identity.identity import readers_of_node
 from apportion.core.identity.permissions import DELIVERIES
-from apportion.core.intake import answers
 from apportion.core.ledger.rules import RULES
 from apportion.core.ledger.state import PodState, State, shape_key
 from apportion_schemas import PodSubmitted
@@ -118,16 +117,6 @@ _decode_asked = from_outside(msgspec.json.Decoder(Asked).decode)
 _decode_creation = from_outside(msgspec.json.Decoder(_Creation).decode)
 _decode_record = from_outside(msgspec.json.Decoder(_Record).decode)
 _decode_answer = from_outside(msgspec.json.Decoder(_Answer).decode)
-
-
-def subject_of_node(node: str) -> str:
-    """Where the agent of this node asks."""
-    return f"{SUBJECT}.{token(node)}"
-
-
-def node_of_subject(subject: str) -> str:
-    """The node whose agent asks there; empty for what is no node's name, or another spelling."""
-    return answers.node_of_subject(subject, SUBJECT)
 
 
 def subjects_of_node(node: str) -> list[str]:

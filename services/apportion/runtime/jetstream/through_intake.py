@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 
 from apportion.core.identity.identity import readers_of_node
-from apportion.core.intake.sight import STATE, Asked, subject_of_node
+from apportion.core.intake.answers import subject_of_node
+from apportion.core.intake.sight import STATE, SUBJECT, Asked
 from apportion.core.ledger.snapshot import SnapshotError
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
@@ -44,7 +45,7 @@ class NodeConnection(Connection):
 
     def __init__(self, reach: Reach, node: str) -> None:
         super().__init__(reach)
-        self._intakes = subject_of_node(node)
+        self._intakes = subject_of_node(node, SUBJECT)
         self._reader = readers_of_node(node)[0].rpartition("-")[0]
         self.through_intake = False
 

@@ -6,16 +6,16 @@ import pytest
 
 from apportion.core.identity.identity import Identity, readers_of_node
 from apportion.core.identity.permissions import permissions_of
+from apportion.core.intake.answers import node_of_subject, subject_of_node
 from apportion.core.intake.sight import (
     FOR_ALL,
+    SUBJECT,
     Call,
     NotForAgents,
     call_of,
-    node_of_subject,
     part_of,
     read_asked,
     shown,
-    subject_of_node,
     subjects_of_node,
 )
 from apportion.core.ledger import snapshot
@@ -40,7 +40,7 @@ def call(name: str, api: str, body: object) -> Call:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_agent_reads_what_is_of_its_node_and_what_is_for_all(name: str) -> None:
     """Names with dots are tokens; no other node's subject is among them."""
-    assert node_of_subject(subject_of_node(name)) == name
+    assert node_of_subject(subject_of_node(name, SUBJECT), SUBJECT) == name
     for subject in (*subjects_of_node(name), *FOR_ALL):
         query = {"seq": 1, "next_by_subj": subject}
         for each in (query, {"last_by_subj": subject}):
