@@ -13,7 +13,10 @@ from apportion_schemas.agreement import LedgerRebuilt as LedgerRebuilt
 from apportion_schemas.agreement import PodAdopted as PodAdopted
 from apportion_schemas.allocation import AllocationFailed as AllocationFailed
 from apportion_schemas.allocation import BindFailed as BindFailed
+from apportion_schemas.allocation import NodeHeard as NodeHeard
+from apportion_schemas.allocation import NodeSilent as NodeSilent
 from apportion_schemas.allocation import PodBound as PodBound
+from apportion_schemas.allocation import ReportRefused as ReportRefused
 from apportion_schemas.allocation import ShareBreached as ShareBreached
 from apportion_schemas.allocation import SharesAllocated as SharesAllocated
 from apportion_schemas.catalogue import EventType as EventType
@@ -78,9 +81,6 @@ from apportion_schemas.placement import ResizeRefused as ResizeRefused
 from apportion_schemas.placement import Score as Score
 from apportion_schemas.placement import Share as Share
 from apportion_schemas.placement import VolumeShortage as VolumeShortage
-from apportion_schemas.presence import NodeHeard as NodeHeard
-from apportion_schemas.presence import NodeSilent as NodeSilent
-from apportion_schemas.presence import ReportRefused as ReportRefused
 from apportion_schemas.pricing import PricedShape as PricedShape
 from apportion_schemas.pricing import PricesLearnt as PricesLearnt
 from apportion_schemas.usage import DeviceUse as DeviceUse

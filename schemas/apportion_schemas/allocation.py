@@ -1,7 +1,12 @@
-"""What became of a placement: in the API server, and on the node.
+"""What became of a placement, in the API server and on the node; and whether its agent is heard.
 
 The binder writes what it observed of a binding; a node's agent tells what it really handed to the
 container, and whether that holds it.
+
+Agents say over and over that they are there, and nobody stores that. A scheduler that hears nothing
+for a while writes it down, and again when the agent is back. So all readers know which nodes are
+without an agent, and since when. A refused report is told once for each node and cause in an hour,
+however often the agent tries.
 """
 
 from typing import Annotated, Literal
@@ -77,3 +82,30 @@ class ShareBreached(Payload, frozen=True):
     memory_found_mib: MemoryMib = 0
     cores: Cores = 0
     cores_found: Cores = 0
+
+
+@event("presence.{node}", "scheduler")
+class NodeSilent(Payload, frozen=True):
+    """The agent of a node was not heard for `grace_s` seconds: nobody there hands out shares."""
+
+    node: Name
+    grace_s: Annotated[int, Meta(ge=1, le=86_400)]
+
+
+@event("presence.{node}", "scheduler")
+class NodeHeard(Payload, frozen=True):
+    """The agent of a node is heard again."""
+
+    node: Name
+
+
+@event("intake.{node}", "intake")
+class ReportRefused(Payload, frozen=True):
+    """Something that the agent of this node said was not appended.
+
+    `cause` is the name under which it was refused, `message` the first of it in words.
+    """
+
+    node: Name
+    cause: Name
+    message: Text

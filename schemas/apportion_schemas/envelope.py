@@ -30,7 +30,6 @@ from apportion_schemas import (
     inventory,
     operations,
     placement,
-    presence,
     pricing,
     usage,
     workload,
@@ -115,7 +114,7 @@ class _Head(Struct):
 CATALOGUE: Final = tuple(
     row
     for module in (
-        inventory, allocation, presence, workload, agreement, cluster, placement, pricing,
+        inventory, allocation, workload, agreement, cluster, placement, pricing,
         operations, usage, configuration, formats,
     )
     for row in BY_PAYLOAD.values()
