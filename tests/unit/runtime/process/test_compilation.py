@@ -35,11 +35,12 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
 
 
 @pytest.mark.skipif(bool(hatch_build.missing()), reason="nothing can be compiled here")
+@pytest.mark.timeout(300)
 def test_a_checkout_uses_modules_that_another_one_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If text, declarations, compiler and optimization are the same."""
-    small = "apportion.core.placement.index.row_order"
+    small = "apportion.core.devices.shares"
     monkeypatch.setattr(hatch_build, "MODULES", {small: ()})
     monkeypatch.setattr(hatch_build, "KEPT", str(tmp_path / "kept"))
     made = []
