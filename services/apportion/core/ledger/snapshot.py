@@ -282,7 +282,16 @@ def restore(data: bytes | bytearray) -> State:
     Raises:
         OtherFormat, CorruptSnapshot.
     """
-    body = _checked(data)
+    start = len(MAGIC) + _START.size
+    if not data.startswith(MAGIC) or len(data) < start + _DIGEST_BYTES:
+        raise CorruptSnapshot("it is no snapshot of Apportion, or its beginning is gone")
+    (written,) = _START.unpack_from(data, len(MAGIC))
+    if written != FORMAT:
+        raise OtherFormat(f"it is of format {written} and this build reads {FORMAT}")
+    view = memoryview(data)
+    if sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
+        raise CorruptSnapshot("its digest is not that of its bytes")
+    body = view[start:-_DIGEST_BYTES]
     state, shapes = State(), list[tuple[bytes, Shape]]()
     head: _Head | None = None
     try:
@@ -302,19 +311,6 @@ def restore(data: bytes | bytearray) -> State:
         raise CorruptSnapshot(f"a frame cannot be read: {error}") from None
     state.shapes.update(shapes)  # those that no pod has any more go with the list
     return state
-
-
-def _checked(data: bytes | bytearray) -> memoryview:
-    start = len(MAGIC) + _START.size
-    if not data.startswith(MAGIC) or len(data) < start + _DIGEST_BYTES:
-        raise CorruptSnapshot("it is no snapshot of Apportion, or its beginning is gone")
-    (written,) = _START.unpack_from(data, len(MAGIC))
-    if written != FORMAT:
-        raise OtherFormat(f"it is of format {written} and this build reads {FORMAT}")
-    view = memoryview(data)
-    if sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
-        raise CorruptSnapshot("its digest is not that of its bytes")
-    return view[start:-_DIGEST_BYTES]
 
 
 def _pop(due: dict[str, None], items: int) -> list[str]:

@@ -283,22 +283,18 @@ class PriceTable:
         for at in range(len(self._of_kinds), len(self.devices)):
             device = self.devices[at]
             if at >= len(self._known) or self._known[at][0] is not device:
-                self._learn_of(device)
+                if self._shares is None:  # first what shares of it are worth, then all else
+                    self._shares = np.zeros((len(self._cpu_prices), STATES), np.int64)
+                    if device is not None:
+                        shapes = self.prices.shapes
+                        self._shares = share_values(shapes, device, self._cpu_prices)
+                else:
+                    self._of_kinds.append(self._of_kind(device, self._shares))
+                    self._shares = None
                 return
             self._of_kinds.append(self._known[at][1])
         self._tables = self._join()
         self._known = []
-
-    def _learn_of(self, device: Device | None) -> None:
-        """A part of the tables of a kind: what shares of it are worth, then all else."""
-        shapes, prices = self.prices.shapes, self._cpu_prices
-        if self._shares is None:
-            self._shares = np.zeros((len(prices), STATES), np.int64)
-            if device is not None:
-                self._shares = share_values(shapes, device, prices)
-        else:
-            self._of_kinds.append(self._of_kind(device, self._shares))
-            self._shares = None
 
     def _read(self, columns: Columns, known: Tables, rows: Int64) -> Readings:
         """Read the rows that changed, and so many of those that were not read yet."""
