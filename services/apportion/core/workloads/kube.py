@@ -5,7 +5,7 @@ What is not here is not looked at; what is not here and would change a decision 
 A struct that has the name of its object, or of a field of the API, has no sentence of its own.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct, field
 
@@ -13,6 +13,7 @@ from apportion_schemas.quantities import CONTAINERS_MAX, Key, Natural, Priority,
 
 REPLICAS_MAX = 10_000
 
+S = TypeVar("S")
 Replicas = Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
 
 
@@ -34,6 +35,13 @@ class Metadata(Kube, frozen=True):
     annotations: dict[str, Any] = {}
     labels: dict[str, Any] = {}
     owner_references: list[OwnerReference] = []
+
+
+class Object(Kube, Generic[S], frozen=True):
+    """An object whose `spec` is an `S`."""
+
+    metadata: Metadata
+    spec: S
 
 
 class Resources(Kube, frozen=True):
@@ -225,11 +233,6 @@ class PodTemplate(Kube, frozen=True):
     metadata: Metadata = Metadata()
 
 
-class Pod(Kube, frozen=True):
-    metadata: Metadata
-    spec: PodSpec
-
-
 class JobSpec(Kube, frozen=True):
     template: PodTemplate
     parallelism: Replicas = 1
@@ -237,19 +240,9 @@ class JobSpec(Kube, frozen=True):
     suspend: bool = False
 
 
-class Job(Kube, frozen=True):
-    metadata: Metadata
-    spec: JobSpec
-
-
 class DeploymentSpec(Kube, frozen=True):
     template: PodTemplate
     replicas: Replicas = 1
-
-
-class Deployment(Kube, frozen=True):
-    metadata: Metadata
-    spec: DeploymentSpec
 
 
 class VolcanoTask(Kube, frozen=True):
@@ -265,13 +258,6 @@ class VolcanoJobSpec(Kube, frozen=True):
     queue: Text = "default"
     priority_class_name: Text = ""
     scheduler_name: Text = ""
-
-
-class VolcanoJob(Kube, frozen=True):
-    """A Job of Volcano, of API version `batch.volcano.sh/v1alpha1`."""
-
-    metadata: Metadata
-    spec: VolcanoJobSpec
 
 
 class PodGroupSpec(Kube, frozen=True):
@@ -315,8 +301,10 @@ class KubernetesGroupSpec(Kube, frozen=True):
     priority_class_name: Text = ""
 
 
-class KubernetesPodGroup(Kube, frozen=True):
-    """A PodGroup of `scheduling.k8s.io`, in each of its versions since Kubernetes 1.36."""
-
-    metadata: Metadata
-    spec: KubernetesGroupSpec
+Pod = Object[PodSpec]
+Job = Object[JobSpec]
+Deployment = Object[DeploymentSpec]
+VolcanoJob = Object[VolcanoJobSpec]
+"""A Job of Volcano, of API version `batch.volcano.sh/v1alpha1`."""
+KubernetesPodGroup = Object[KubernetesGroupSpec]
+"""A PodGroup of `scheduling.k8s.io`, in each of its versions since Kubernetes 1.36."""

@@ -33,7 +33,7 @@ from apportion.core.workloads.kinds.limits import QUEUE, card_quota, extended_li
 from apportion.core.workloads.lint.typo_checks import Suspect, of_annotations, of_queue
 from apportion.core.workloads.pods import affinity, node_needs
 from apportion.core.workloads.pods.gangs import api_of
-from apportion.core.workloads.pods.node_needs import NodeAmounts, node_amounts
+from apportion.core.workloads.pods.node_needs import node_amounts
 from apportion.core.workloads.pods.template import ManifestConfig, devices_only
 from apportion.core.workloads.pods.volumes import read_node_drivers
 from apportion.core.workloads.reading import read_document
@@ -46,6 +46,7 @@ from apportion_schemas import (
     Disk,
     HostPort,
     NamespaceObserved,
+    NodeConstraints,
     PodGroupObserved,
     PodTerm,
     QueueObserved,
@@ -56,7 +57,7 @@ from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 
 MIB = 1 << 20
-NOTHING = NodeAmounts(0, 0, {})
+NOTHING = NodeConstraints()
 _PLAIN = ("cpu", "memory", "pods")
 TEMPLATES_MAX = 2_000
 _NO_RESOURCES = Raw(b"{}")
@@ -239,7 +240,7 @@ class PodView:
     node: str = ""
     ended: str = ""
     deleting: bool = False
-    amounts: NodeAmounts = NOTHING
+    amounts: NodeConstraints = NOTHING
     labels: dict[str, str] = field(default_factory=dict)
     gates: tuple[str, ...] = ()
     ports: tuple[HostPort, ...] = ()
@@ -411,7 +412,7 @@ class ObjectReader:
         shape = msgspec.structs.replace(draft.shape, node=node)
         return msgspec.structs.replace(draft, shape=shape, volume_claims=found.claims)
 
-    def _amounts(self, spec: _PodSpec, status: _PodStatus) -> NodeAmounts:
+    def _amounts(self, spec: _PodSpec, status: _PodStatus) -> NodeConstraints:
         found = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
         given = {each.name: each.parts for each in found}
         parts = [
@@ -563,7 +564,7 @@ def _amounts(
     of_pod: tuple[bytes, bytes, tuple[bytes, bytes]],
     ours: frozenset[str],
     infeasible: bool,  # noqa: FBT001 - a key of the cache
-) -> NodeAmounts:
+) -> NodeConstraints:
     """What a pod takes of its node, with overhead and resources of its own; pods of one template
     ask once. `infeasible`: its node will never do the resize that the spec asks for.
     """

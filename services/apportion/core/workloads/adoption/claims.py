@@ -30,7 +30,6 @@ from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import NO_DIALECT
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.core.workloads.pods import node_needs
-from apportion.core.workloads.pods.node_needs import NodeAmounts, node_amounts
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.reading import read_document
 from apportion_schemas import (
@@ -243,22 +242,16 @@ def _submitted(
     ]
     overhead, devices = document["spec"].get("overhead") or {}, claimed(config.dialects)
     try:
-        amounts = node_amounts(containers, overhead, field="spec", claimed=devices)
+        node = node_needs.node_amounts(containers, overhead, field="spec", claimed=devices)
     except ManifestError:
-        amounts = NodeAmounts(0, 0, {})  # the kubelet took what we cannot add up
+        node = NodeConstraints()  # the kubelet took what we cannot add up
     mounted = node_needs.mounted(document["spec"].get("volumes"))
-    node = NodeConstraints(
-        cpu_milli=amounts.cpu_milli,
-        memory_mib=amounts.memory_mib,
-        extended=amounts.extended,
-        disks=mounted.disks,
-    )
     name = meta["name"][:NAME_MAX]
     return PodSubmitted(
         uid=meta["uid"],
         namespace=meta.get("namespace", "default"),
         name=name,
-        shape=Shape(node=node),
+        shape=Shape(node=structs.replace(node, disks=mounted.disks)),
         dialect=NO_DIALECT,
         volume_claims=node_needs.whole_names(name, mounted.claims),
     )

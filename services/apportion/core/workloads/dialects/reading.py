@@ -37,8 +37,9 @@ NO_DIALECT = "none"
 class DeviceRequest(Struct, frozen=True, kw_only=True):
     """What a pod wants of devices.
 
-    `high_priority` names the containers whose tasks go first on a shared card. `borrowing` are the
-    asks that take no devices: those of another container are free when they are wanted.
+    An empty policy leaves it to the cluster's. `high_priority` names the containers whose tasks go
+    first on a shared card. `borrowing` are the asks that take no devices: those of another
+    container are free when they are wanted.
     """
 
     dialect: str = NO_DIALECT
@@ -86,23 +87,16 @@ def read_pod(
     check_slots(containers, {ask.container for ask in asks}, count_names(config).keys())
     if not asks:
         return DeviceRequest()
-    chosen = selection(annotations, field=annotations_field, dialect=dialect)
+    request = selection(annotations, field=annotations_field, dialect=dialect)
     own, borrowing = dialect.part(asks, {each.name for each in containers if each.role == "app"})
     # MIG instances may share a card, and the `count` of an ask is of different cards.
-    alike = dialect.instances_alike and chosen.devices.modes == ("mig",)
+    alike = dialect.instances_alike and request.devices.modes == ("mig",)
     single: list[Ask] = []
     for ask in own:
         apart = ask.profile or alike
         single += [structs.replace(ask, count=1)] * ask.count if apart else [ask]
-    return DeviceRequest(
-        dialect=dialect.name,
-        asks=tuple(single),
-        borrowing=borrowing,
-        devices=chosen.devices,
-        node_policy=chosen.node_policy,
-        device_policy=chosen.device_policy,
-        device_weights=chosen.device_weights,
-        high_priority=tuple(high_priority),
+    return structs.replace(
+        request, asks=tuple(single), borrowing=borrowing, high_priority=tuple(high_priority)
     )
 
 
@@ -160,17 +154,8 @@ DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
-class Selection(NamedTuple):
-    """What the annotations say; an empty policy leaves it to the cluster's."""
-
-    devices: DeviceConstraints
-    node_policy: str
-    device_policy: str
-    device_weights: DeviceWeights | None
-
-
-def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> Selection:
-    """What the annotations of a pod that asks for devices in this dialect mean.
+def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
+    """What the annotations of a pod mean that asks in this dialect for devices, but for its asks.
 
     Raises:
         ManifestError: a value is malformed, or two contradict.
@@ -188,7 +173,8 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
         # nothing beyond the cluster's policy. Here it also keeps the pod off cards of other pods,
         # which is more than was asked, and never what was forbidden.
         policy = ",".join(dict.fromkeys((*filter(None, policy.split(",")), MUTEX)))
-    return Selection(
+    return DeviceRequest(
+        dialect=dialect.name,
         devices=dialect.choose(notes),
         node_policy=one(notes, (NODE_POLICY,), _policy) or "",
         device_policy=policy,

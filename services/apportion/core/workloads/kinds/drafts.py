@@ -6,7 +6,7 @@ or none.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -76,10 +76,10 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
 def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
     """A Job: as many pods as run at once; a suspended one has none."""
     job = typed(document, kube.Job)
-    count = job.spec.parallelism
-    if job.spec.completions is not None:
-        count = min(count, job.spec.completions)
-    return _replicated("Job", job, document, 0 if job.spec.suspend else count, config)
+    spec = job.spec
+    completions = spec.parallelism if spec.completions is None else spec.completions
+    count = 0 if spec.suspend else min(spec.parallelism, completions)
+    return _replicated("Job", job, document, count, config)
 
 
 def read_deployment(document: dict[str, Any], config: ManifestConfig) -> Manifest:
@@ -180,11 +180,12 @@ KINDS: dict[tuple[str, str], Callable[[dict[str, Any], ManifestConfig], Manifest
 }
 
 
-Owner = TypeVar("Owner", kube.Job, kube.Deployment)
-
-
 def _replicated(
-    kind: str, owner: Owner, document: dict[str, Any], count: int, config: ManifestConfig
+    kind: str,
+    owner: kube.Job | kube.Deployment,
+    document: dict[str, Any],
+    count: int,
+    config: ManifestConfig,
 ) -> Manifest:
     template = read_template(
         owner.spec.template,

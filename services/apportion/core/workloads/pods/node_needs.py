@@ -23,7 +23,15 @@ from apportion.core.workloads import kube
 from apportion.core.workloads.dialects import Container
 from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, amount_of, quantity
 from apportion.core.workloads.document import ManifestError, texts, within
-from apportion_schemas import Disk, HostPort, NodeExpression, PreferredTerm, Toleration, quantities
+from apportion_schemas import (
+    Disk,
+    HostPort,
+    NodeConstraints,
+    NodeExpression,
+    PreferredTerm,
+    Toleration,
+    quantities,
+)
 from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 
 EXTENDED_MAX = 64
@@ -35,14 +43,6 @@ _FRACTIONAL = ("cpu", "memory", "ephemeral-storage")
 _Vector = dict[str, Fraction]
 
 
-class NodeAmounts(NamedTuple):
-    """What is needed of the node; `extended` counts units, and bytes of storage and huge pages."""
-
-    cpu_milli: int
-    memory_mib: int
-    extended: dict[str, int]
-
-
 def node_amounts(
     containers: Sequence[Container],
     overhead: Mapping[str, object],
@@ -50,8 +50,10 @@ def node_amounts(
     field: str,
     claimed: frozenset[str],
     whole: Container = NOTHING,
-) -> NodeAmounts:
+) -> NodeConstraints:
     """What the pod whose spec stands at `field` needs; resources in `claimed` are about devices.
+
+    CPU, memory, and of other resources units, of storage and huge pages bytes.
 
     `whole` has the resources of the pod itself (`spec.resources`), which go before the sum over its
     containers, as in Kubernetes 1.34.
@@ -131,7 +133,7 @@ def _most(left: _Vector, right: _Vector) -> _Vector:
     }
 
 
-def _rounded(total: _Vector, field: str) -> NodeAmounts:
+def _rounded(total: _Vector, field: str) -> NodeConstraints:
     cpu_milli = math.ceil(total.pop("cpu", Fraction()) * 1000)
     memory_mib = math.ceil(total.pop("memory", Fraction()) / _MIB)
     if cpu_milli > CPU_MILLI_MAX or memory_mib > HOST_MEMORY_MIB_MAX:
@@ -146,7 +148,7 @@ def _rounded(total: _Vector, field: str) -> NodeAmounts:
         raise ManifestError(
             field, extended, "has too many or too large amounts", f"name at most {EXTENDED_MAX}"
         )
-    return NodeAmounts(cpu_milli, memory_mib, extended)
+    return NodeConstraints(cpu_milli=cpu_milli, memory_mib=memory_mib, extended=extended)
 
 
 SELECTOR_MAX = 64

@@ -216,10 +216,8 @@ def _node(
         field=field,
         claimed=claimed(config),
     )
-    return NodeConstraints(
-        cpu_milli=amounts.cpu_milli,
-        memory_mib=amounts.memory_mib,
-        extended=amounts.extended,
+    return msgspec.structs.replace(
+        amounts,
         selector=node_needs.selector(spec, field),
         required=node_needs.required(spec, field),
         preferred=node_needs.preferred(spec, field),
