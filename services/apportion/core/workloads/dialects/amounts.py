@@ -12,9 +12,10 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from apportion.core.workloads.document import ManifestError, within
+from apportion_schemas import Ask
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE
 
 CHARS_MAX = 64
@@ -108,6 +109,10 @@ class Container(NamedTuple):
     def at(self, kind: Literal["limits", "requests"], resource: str) -> str:
         """The path of one of its amounts."""
         return within(f"{self.field}.resources.{kind}", resource)
+
+    def ask(self, family: str, **wanted: Any) -> Ask:
+        """What it asks for of a family of devices: `wanted` are the other fields of an `Ask`."""
+        return Ask(container=self.name, family=family, init=self.role == "init", **wanted)
 
 
 class Amount(NamedTuple):

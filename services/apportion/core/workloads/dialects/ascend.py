@@ -146,13 +146,11 @@ def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | No
             f"is a part of a device, and {devices} devices are asked for, which are whole ones",
             f"set {npu.count} to 1, or remove {npu.memory}",
         )
-    return Ask(
-        container=container.name,
-        family=npu.family,
+    return container.ask(
+        npu.family,
         count=_paired(devices, count) if npu.paired and whole else devices,
         memory_mib=memory_mib,
         cores=WHOLE if memory_mib is None else 0,
-        init=container.role == "init",
     )
 
 
@@ -163,13 +161,11 @@ def _read_part(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
     if deciding is None or deciding.value == 0:
         return None
     devices = count.devices() if count else 1
-    return Ask(
-        container=container.name,
-        family=npu.family,
+    return container.ask(
+        npu.family,
         count=_paired(devices, count) if npu.paired else devices,
         memory_mib=memory.memory_mib(1) if memory else None,
         cores=cores.cores_percent(clamp=True) if cores else 0,
-        init=container.role == "init",
     )
 
 

@@ -48,13 +48,11 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
         return None
     memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
     percent = cores.cores_percent(clamp=True) if cores else WHOLE
-    return Ask(
-        container=container.name,
-        family=FAMILY,
+    return container.ask(
+        FAMILY,
         count=count.devices() if count else 1,
         memory_mib=memory_mib,
         cores=percent if memory_mib or percent else WHOLE,
-        init=container.role == "init",
     )
 
 

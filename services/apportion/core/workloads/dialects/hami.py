@@ -16,7 +16,6 @@ from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.workloads.dialects import nvidia
 from apportion.core.workloads.dialects.dialect import (
     BoundPod,
-    Dialect,
     Held,
     PlacedPod,
     Recover,
@@ -146,17 +145,10 @@ def _instances(text: str) -> dict[tuple[int, int], tuple[str, MigInstance]]:
     return found
 
 
-DIALECT = Dialect(
-    name=NAME,
-    devices=nvidia.DEVICES,
-    resources=MANNER.resources,
-    read=MANNER.read,
-    choose=nvidia.choose,
-    reserved=nvidia.RESERVED,
+DIALECT = MANNER.dialect(
+    NAME,
     render=render,
     recover=dict.fromkeys((ALLOCATED, TO_ALLOCATE), segments_of(nvidia.FAMILY)),
-    priority=MANNER.priority,
     instances_alike=True,
-    idle=MANNER.idle,
     writes=("hami.io/",),
 )

@@ -90,11 +90,7 @@ def claimed(config: DialectConfig) -> frozenset[str]:
 @lru_cache(maxsize=8)
 def resources(config: DialectConfig) -> Mapping[str, Resource]:
     """What every resource name that is about devices means; where several claim one, the last."""
-    return {
-        name: resource
-        for dialect in DIALECTS
-        for name, resource in dialect.resources(config).items()
-    }
+    return {name: several[-1] for name, several in meanings(config).items()}
 
 
 @lru_cache(maxsize=8)

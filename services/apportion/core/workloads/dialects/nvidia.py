@@ -12,13 +12,14 @@ read in every NVIDIA dialect. Invariant: two spellings of one thing agree, or th
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from msgspec import structs
 
 from apportion.core.devices.geometries import NVIDIA
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
+    Dialect,
     Notes,
     Resource,
     Resources,
@@ -74,6 +75,12 @@ def _modes(notes: Notes, key: str) -> tuple[Mode, ...]:
     if not set(found) <= set(MODES):
         raise notes.refusal(key, "is no sharing mode", f"write one of {', '.join(MODES)}")
     return tuple(mode for mode in MODES if mode in found)
+
+
+def dialect(name: str, **others: Any) -> Dialect:
+    """A dialect of GPUs; `others` are the fields that such dialects differ in."""
+    fields: dict[str, Any] = {"devices": DEVICES, "choose": choose, "reserved": RESERVED} | others
+    return Dialect(name=name, **fields)
 
 
 class Manner(NamedTuple):
@@ -159,13 +166,22 @@ class Manner(NamedTuple):
             else:
                 alone = memory is None and memory_mib is None
             cores_percent = WHOLE if alone else config.default_cores
-        return Ask(
-            container=container.name,
-            family=FAMILY,
+        return container.ask(
+            FAMILY,
             count=count.devices() if count else config.default_gpu_count,
             memory_mib=memory_mib,
             memory_percent=None if part == WHOLE else part,
             cores=cores_percent,
             cap_memory=self.cap_memory and memory_mib is not None,
-            init=container.role == "init",
+        )
+
+    def dialect(self, name: str, **others: Any) -> Dialect:
+        """The dialect of this system; `others` are the fields that the manner does not say."""
+        return dialect(
+            name,
+            resources=self.resources,
+            read=self.read,
+            priority=self.priority,
+            idle=self.idle,
+            **others,
         )

@@ -12,7 +12,6 @@ from apportion.core.workloads.dialects.dialect import (
     INSTANCES,
     SHARES,
     Bound,
-    Dialect,
     PlacedPod,
     Resource,
     Resources,
@@ -61,24 +60,12 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
             raise second.refusal(
                 f"is asked beside {name} in one container", "keep one kind per container"
             )
-        return Ask(
-            container=container.name,
-            family=nvidia.FAMILY,
-            count=amount.devices(),
-            profile=PROFILES[name],
-            init=container.role == "init",
-        )
+        return container.ask(nvidia.FAMILY, count=amount.devices(), profile=PROFILES[name])
     if cards is None or cards.value == 0:
         return None
     memory_mib = config.default_memory_mib or None
-    return Ask(
-        container=container.name,
-        family=nvidia.FAMILY,
-        count=cards.devices(),
-        memory_mib=memory_mib,
-        cores=WHOLE if memory_mib is None else config.default_cores,
-        init=container.role == "init",
-    )
+    cores = WHOLE if memory_mib is None else config.default_cores
+    return container.ask(nvidia.FAMILY, count=cards.devices(), memory_mib=memory_mib, cores=cores)
 
 
 def _render(it: PlacedPod) -> dict[str, str]:
@@ -89,13 +76,4 @@ def _render(it: PlacedPod) -> dict[str, str]:
     return volcano_vgpu.render(it) if volcano else hami.render(it)
 
 
-DIALECT = Dialect(
-    name="plain",
-    devices=nvidia.DEVICES,
-    resources=_resources,
-    read=_read,
-    choose=nvidia.choose,
-    reserved=nvidia.RESERVED,
-    render=_render,
-    recover={},
-)
+DIALECT = nvidia.dialect("plain", resources=_resources, read=_read, render=_render, recover={})

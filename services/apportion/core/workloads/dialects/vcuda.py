@@ -99,15 +99,9 @@ class Vcuda(NamedTuple):
                 f"is a share of a card without {self.memory}",
                 f"add {self.memory} in units of {UNIT_MIB} MiB",
             )
-        shared = cores.value < CARD
-        return Ask(
-            container=container.name,
-            family=nvidia.FAMILY,
-            count=1 if shared else _cards(cores),
-            memory_mib=memory_mib if shared else None,
-            cores=cores.value if shared else WHOLE,
-            init=container.role == "init",
-        )
+        if cores.value < CARD:
+            return container.ask(nvidia.FAMILY, memory_mib=memory_mib, cores=cores.value)
+        return container.ask(nvidia.FAMILY, count=_cards(cores), cores=WHOLE)
 
     def choose(self, notes: Notes) -> DeviceConstraints:
         """As of any GPU; beside that the limit of cores must be one.
@@ -168,9 +162,8 @@ def _cards(cores: Amount) -> int:
 
 def _dialect(vcuda: Vcuda) -> Dialect:
     alone = {vcuda.core_limit: f"limits the cores of {vcuda.name} alone"}
-    return Dialect(
-        name=vcuda.name,
-        devices=nvidia.DEVICES,
+    return nvidia.dialect(
+        vcuda.name,
         resources=vcuda.resources,
         read=vcuda.read,
         choose=vcuda.choose,

@@ -17,7 +17,6 @@ from apportion.core.workloads.dialects.dialect import (
     PARTIAL_MEMORY,
     Bound,
     BoundPod,
-    Dialect,
     Held,
     PlacedPod,
     Resource,
@@ -50,22 +49,13 @@ def _resources(config: DialectConfig) -> Resources:
 def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
     memory, cards = amounts.get(MEMORY), amounts.get(COUNT)
     memory_mib = memory.memory_mib(config.memory_factor) if memory else None
-    init = container.role == "init"
     if cards and cards.value:
         if memory_mib is not None:
             raise cards.refusal(
                 f"contradicts {MEMORY}, which is a part of one card", "keep one of the two"
             )
-        return Ask(
-            container=container.name,
-            family=nvidia.FAMILY,
-            count=cards.devices(),
-            cores=WHOLE,
-            init=init,
-        )
-    if memory_mib is None:
-        return None
-    return Ask(container=container.name, family=nvidia.FAMILY, memory_mib=memory_mib, init=init)
+        return container.ask(nvidia.FAMILY, count=cards.devices(), cores=WHOLE)
+    return None if memory_mib is None else container.ask(nvidia.FAMILY, memory_mib=memory_mib)
 
 
 def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
@@ -84,10 +74,7 @@ def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 def _render(it: PlacedPod) -> dict[str, str]:
     """What Volcano's scheduler writes on a pod of this placement."""
     indexes = dict.fromkeys(it.index_of(share) for share in it.placed.shares)
-    return {
-        INDEX: commas(indexes),
-        TIME: it.nanoseconds,
-    }
+    return {INDEX: commas(indexes), TIME: it.nanoseconds}
 
 
 def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
@@ -107,13 +94,10 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
         raise Unclear
 
 
-DIALECT = Dialect(
-    name="volcano-share",
-    devices=nvidia.DEVICES,
+DIALECT = nvidia.dialect(
+    "volcano-share",
     resources=_resources,
     read=_read,
-    choose=nvidia.choose,
-    reserved=nvidia.RESERVED,
     render=_render,
     recover={INDEX: _recover},
     part=_part,

@@ -15,7 +15,6 @@ from apportion.core.devices.geometries import generated, laid_out
 from apportion.core.workloads.dialects import nvidia
 from apportion.core.workloads.dialects.dialect import (
     BoundPod,
-    Dialect,
     Held,
     PlacedPod,
     Unclear,
@@ -96,16 +95,4 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
             yield Held(name, nvidia.FAMILY, device, -1, memory_mib, cores, place=place)
 
 
-DIALECT = Dialect(
-    name=NAME,
-    devices=nvidia.DEVICES,
-    resources=MANNER.resources,
-    read=MANNER.read,
-    choose=nvidia.choose,
-    reserved=nvidia.RESERVED,
-    render=render,
-    recover={IDS: _recover},
-    priority=MANNER.priority,
-    idle=MANNER.idle,
-    writes=("volcano.sh/vgpu-",),
-)
+DIALECT = MANNER.dialect(NAME, render=render, recover={IDS: _recover}, writes=("volcano.sh/vgpu-",))

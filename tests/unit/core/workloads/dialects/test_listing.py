@@ -85,7 +85,10 @@ TPU = Dialect(
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A dialect of tomorrow is on the list, and gone from it afterwards."""
-    kept = (listing.claims, listing.claimed, listing.resources, quotas.amounts_by_name)
+    kept = (
+        *(listing.claims, listing.claimed, listing.meanings, listing.resources),
+        quotas.amounts_by_name,
+    )
     monkeypatch.setattr(listing, "DIALECTS", (*DIALECTS, TPU))
     for table, row in ((listing.RESERVED, TPU.reserved), (listing.RECOVERS, TPU.recover)):
         for key, value in row.items():
