@@ -22,7 +22,14 @@ from apportion.core.workloads.dialects.borrowing import joined
 from apportion.core.workloads.dialects.dialect import SLOT
 from apportion.core.workloads.dialects.listing import claimed, count_names, families_of
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
-from apportion.core.workloads.document import ManifestError, cleaned, typed, within
+from apportion.core.workloads.document import (
+    ManifestError,
+    cleaned,
+    entries,
+    part,
+    typed,
+    within,
+)
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.pods.template import ManifestConfig, containers_of, devices_only
 from apportion.core.workloads.reading import read_document
@@ -99,7 +106,7 @@ def _refuse_own(before: Any, after: Any, when: str = "") -> None:
     was, now = (
         {
             key: value
-            for key, value in _part(_part(pod, "metadata"), "annotations").items()
+            for key, value in part(pod, "metadata", "annotations").items()
             if str(key).startswith(PREFIX)
         }
         for pod in (before, after)
@@ -116,8 +123,8 @@ def _refuse_own(before: Any, after: Any, when: str = "") -> None:
 
 def _created(asked: Asked, rules: Rules) -> Admitted:
     _refuse_own(None, asked.pod, ", when the pod is bound")
-    metadata, spec = _part(asked.pod, "metadata"), _part(asked.pod, "spec")
-    labels = _part(metadata, "labels")
+    metadata, spec = part(asked.pod, "metadata"), part(asked.pod, "spec")
+    labels = part(metadata, "labels")
     if any(labels.get(key) == IGNORE for key in SKIP_LABELS):
         return Admitted("skipped")
     named = spec.get("schedulerName")
@@ -126,7 +133,7 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
         return Admitted("of another scheduler")
     ours = claimed(rules.config.dialects)
     asks = any(
-        not ours.isdisjoint(_part(_part(container, "resources"), kind))
+        not ours.isdisjoint(part(container, "resources", kind))
         for _, container in _containers(spec)
         for kind in ("limits", "requests")
     )
@@ -174,24 +181,22 @@ def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
     """Hides the node's GPUs from containers that ask for none, whatever they themselves say."""
     ours, dialects = claimed(rules.config.dialects), rules.config.dialects
     for base, container in _containers(spec) if rules.overwrite_env else ():
-        resources = _part(container, "resources")
-        names = {*_part(resources, "limits"), *_part(resources, "requests")}
+        resources = part(container, "resources")
+        names = {*part(resources, "limits"), *part(resources, "requests")}
         asks = any(
             (name in ours and NVIDIA in families_of((name,), dialects))
             or str(name).startswith(_FOREIGN)
             for name in names
         )
-        privileged = _part(container, "securityContext").get("privileged") is True
+        privileged = part(container, "securityContext").get("privileged") is True
         if not asks and not privileged and not resources.get("claims"):
             yield from _set(container, base, VISIBLE, NOTHING, over=True)
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for kind in ("initContainers", "containers"):
-        found = spec.get(kind)
-        for position, container in enumerate(found if isinstance(found, list) else ()):
-            if isinstance(container, dict):
-                yield f"/spec/{kind}/{position}", container
+        for place, container in entries(spec, kind):
+            yield f"/spec/{kind}/{place}", container
 
 
 def _set(
@@ -256,9 +261,3 @@ def _filled(
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
     """Of all containers, also such as take no devices of their own; of each its own is the last."""
     return (*joined(draft.shape.asks), *draft.borrowing)
-
-
-def _part(whole: Any, key: str) -> dict[str, Any]:
-    """The object below a key; an empty one where there is none, which reading will refuse."""
-    found = whole.get(key) if isinstance(whole, dict) else None
-    return found if isinstance(found, dict) else {}

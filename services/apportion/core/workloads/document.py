@@ -7,6 +7,7 @@ one line of bounded length, whatever the value was.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -145,6 +146,24 @@ def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestE
         word = _WORDS[wrong_type[1]]
         return ManifestError(field or ROOT, value, f"is not {word}", f"write {word}")
     return ManifestError(field or ROOT, value, f"is out of bounds ({problem})", "stay within them")
+
+
+def part(whole: object, *keys: str) -> dict[Any, Any]:
+    """The object below these keys; an empty one where there is none, which reading will refuse."""
+    for key in keys:
+        whole = whole.get(key) if isinstance(whole, dict) else None
+    return whole if isinstance(whole, dict) else {}
+
+
+def entries(whole: object, key: str) -> Iterator[tuple[int, dict[Any, Any]]]:
+    """The objects in the list under a key, each with its place; what is no object is passed over.
+
+    Reading refuses that.
+    """
+    listed = whole.get(key) if isinstance(whole, dict) else None
+    for place, each in enumerate(listed if isinstance(listed, list) else ()):
+        if isinstance(each, dict):
+            yield place, each
 
 
 def texts(mapping: dict[str, Any], field: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from apportion.core.workloads.document import ROOT, ManifestError, cleaned, items_of
+from apportion.core.workloads.document import ROOT, ManifestError, cleaned, items_of, part
 from apportion.core.workloads.kinds.drafts import KINDS, Manifest
 from apportion.core.workloads.kinds.limits import QUEUE, QUOTA
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
@@ -96,8 +96,7 @@ def title(document: object) -> str:
     """What a document calls itself; empty where it does not."""
     if not isinstance(document, dict):
         return ""
-    metadata = document.get("metadata")
-    parts = metadata if isinstance(metadata, dict) else {}
+    parts = part(document, "metadata")
     kind, namespace, name = (
         value if isinstance(value, str) else other
         for value, other in (
@@ -155,7 +154,7 @@ def class_of(document: object) -> tuple[str, int] | None:
     """The name and value of a PriorityClass; None of what is none, or cannot be used."""
     if not isinstance(document, dict) or document.get("kind") != PRIORITY_CLASS:
         return None
-    name, value = _class_name(document), document.get("value")
+    name, value = part(document, "metadata").get("name"), document.get("value")
     if isinstance(name, str) and type(value) is int and abs(value) <= PRIORITY_MAX:
         return name, value
     return None
@@ -165,7 +164,7 @@ def unusable(document: dict[Any, Any]) -> bool:
     """Whether it is a PriorityClass that nobody can use, and not Kubernetes' own."""
     if document.get("kind") != PRIORITY_CLASS or class_of(document) is not None:
         return False
-    return not str(_class_name(document)).startswith(KUBERNETES_CLASSES)
+    return not str(part(document, "metadata").get("name")).startswith(KUBERNETES_CLASSES)
 
 
 def require_class(document: dict[Any, Any]) -> None:
@@ -176,17 +175,12 @@ def require_class(document: dict[Any, Any]) -> None:
     """
     if not unusable(document):
         return
-    name, value = _class_name(document), document.get("value")
+    name, value = part(document, "metadata").get("name"), document.get("value")
     if not isinstance(name, str):
         raise ManifestError("metadata.name", name, "is no name", f"name the {PRIORITY_CLASS}")
     most = PRIORITY_MAX
     fix = f"write a whole number from {-most} to {most}, without quotes"
     raise ManifestError("value", value, "is no priority", fix)
-
-
-def _class_name(document: dict[Any, Any]) -> object:
-    about = document.get("metadata")
-    return about.get("name") if isinstance(about, dict) else None
 
 
 LISTED: Final = 8
@@ -234,11 +228,9 @@ def holds_pods(value: object) -> bool:
 
 def called(document: object) -> str:
     """A document in a list of such, as in `Service web`: most have a namespace only by default."""
-    about = document if isinstance(document, dict) else {}
-    metadata = about.get("metadata")
-    parts = metadata if isinstance(metadata, dict) else {}
+    parts = part(document, "metadata")
     named = [str(parts[key]) for key in ("namespace", "name") if parts.get(key)]
-    kind = str(about.get("kind") or _NAMELESS)
+    kind = str(part(document).get("kind") or _NAMELESS)
     return f"{kind} {'/'.join(named)}".strip()[:512]
 
 

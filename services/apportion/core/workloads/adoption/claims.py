@@ -28,6 +28,7 @@ from apportion.core.workloads.dialects.dialect import BoundPod, Held
 from apportion.core.workloads.dialects.listing import RECOVERS, claimed, count_names, families_of
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import NO_DIALECT
+from apportion.core.workloads.document import entries, part
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.core.workloads.pods import node_needs
 from apportion.core.workloads.pods.template import ManifestConfig
@@ -144,7 +145,11 @@ def claim_of(
         if str(amount) != "0"
     } & claimed(config.dialects)
     doubted = _doubted(document, writers)
-    notes = {key: text for key, text in _notes(document).items() if key not in doubted}
+    notes = {
+        key: text
+        for key, text in part(document, "metadata", "annotations").items()
+        if key not in doubted
+    }
     if not names and not ours:
         return None
     # The pod as it would be read without its node; None where it cannot be.
@@ -181,7 +186,7 @@ def claim_of(
 
 def _doubted(document: dict[str, Any], writers: frozenset[str]) -> tuple[str, ...]:
     """The annotations that say what the pod holds, and are not the word of who bound it."""
-    metadata, notes = document["metadata"], _notes(document)
+    metadata, notes = document["metadata"], part(document, "metadata", "annotations")
     telling = [key for key in (SHARES, ATTEMPT, *RECOVERS) if key in notes]
     if not telling or not _bound_by_a_scheduler(metadata):
         return tuple(telling)
@@ -258,14 +263,14 @@ def _submitted(
 
 
 def _containers(document: dict[str, Any]) -> Iterator[tuple[Role, dict[str, Any]]]:
-    for part, role in _ROLES:
-        for container in document["spec"].get(part) or ():
+    for field, role in _ROLES:
+        for container in document["spec"].get(field) or ():
             yield role, container
 
 
 def _resources(container: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    resources = container.get("resources") or {}
-    return resources.get("limits") or {}, resources.get("requests") or {}
+    resources = container.get("resources")
+    return part(resources, "limits"), part(resources, "requests")
 
 
 def _own_of(shares: tuple[Share, ...], borrowers: Collection[str]) -> tuple[Share, ...]:
@@ -308,11 +313,6 @@ def _asking(
     return structs.replace(about, shape=structs.replace(about.shape, asks=tuple(asks)))
 
 
-def _notes(document: dict[str, Any]) -> Mapping[str, str]:
-    notes: Mapping[str, str] = document["metadata"].get("annotations") or {}
-    return notes
-
-
 # Whose word an annotation of a bound pod is: what the API server noted of who wrote which field.
 #
 # A pod's author may write any annotation on it, so one that says what the pod holds counts only
@@ -328,27 +328,16 @@ def _notes(document: dict[str, Any]) -> Mapping[str, str]:
 
 def _bound_by_a_scheduler(metadata: Mapping[str, Any]) -> bool:
     """Whether the pod was made without its node, and got it by a binding."""
-    specs = [_part(fields, "f:spec") for _, fields in _entries(metadata)]
+    specs = [part(each, "fieldsV1", "f:spec") for _, each in entries(metadata, "managedFields")]
     return any(specs) and not any("f:nodeName" in spec for spec in specs)
 
 
 def _written_by(metadata: Mapping[str, Any], key: str, writers: frozenset[str]) -> bool:
     """Whether one of these wrote the annotation, or it came with the binding."""
-    for manager, fields in _entries(metadata):
-        if f"f:{key}" in _part(_part(fields, "f:metadata"), "f:annotations"):
-            made = "f:containers" in _part(fields, "f:spec")  # the maker of the pod, by any name
-            if made or manager not in writers:
+    for _, entry in entries(metadata, "managedFields"):
+        if f"f:{key}" in part(entry, "fieldsV1", "f:metadata", "f:annotations"):
+            # The maker of the pod, by any name.
+            made = "f:containers" in part(entry, "fieldsV1", "f:spec")
+            if made or str(entry.get("manager", "")) not in writers:
                 return False
     return True
-
-
-def _entries(metadata: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    found = metadata.get("managedFields")
-    for entry in found if isinstance(found, list) else ():
-        if isinstance(entry, dict):
-            yield str(entry.get("manager", "")), _part(entry, "fieldsV1")
-
-
-def _part(whole: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = whole.get(key)
-    return found if isinstance(found, dict) else {}

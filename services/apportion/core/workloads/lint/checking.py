@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from apportion.core.workloads.dialects import ManifestError
-from apportion.core.workloads.document import items_of
+from apportion.core.workloads.document import items_of, part
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import limit_of
 from apportion.core.workloads.lint import ignored_fields
@@ -75,7 +75,7 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
     if is_other(document):
         return Checked(called(document), passed_over=True)
     name = title(document)
-    about: dict[str, Any] = document if isinstance(document, dict) else {}
+    about = part(document)
     kind = (str(about.get("apiVersion")), str(about.get("kind")))
     if kind not in {*TAKEN, *TEMPLATES, *JOB_TEMPLATES} and holds_pods(about):
         return Checked(name, known=False)
@@ -129,11 +129,7 @@ def _as(kind: tuple[str, str], document: dict[str, Any], at: str) -> dict[str, A
         template = template.get(key) if isinstance(template, dict) else None
     if not isinstance(template, dict):
         raise ManifestError(at, template, "is missing or no object", "write a template")
-    metadata = template.get("metadata")
-    owner: Any = document.get("metadata")
-    named = {
-        key: owner[key] for key in ("name", "namespace") if isinstance(owner, dict) and key in owner
-    }
-    parts = metadata if isinstance(metadata, dict) else {}
+    owner = part(document, "metadata")
+    named = {key: owner[key] for key in ("name", "namespace") if key in owner}
     made = {"apiVersion": kind[0], "kind": kind[1]}
-    return template | made | {"metadata": parts | named}
+    return template | made | {"metadata": part(template, "metadata") | named}

@@ -39,7 +39,7 @@ from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, Container, who
 from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, PARTIAL_MEMORY
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import HAMI_PLUGINS, read_pod
-from apportion.core.workloads.document import below, shown, within
+from apportion.core.workloads.document import below, entries, part, shown, within
 from apportion.core.workloads.kinds.drafts import Manifest
 from apportion.core.workloads.kinds.limits import OF_CLAIMS, QUEUE, QUOTA
 from apportion.core.workloads.lint import ignored_fields
@@ -126,7 +126,7 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
 
     `placed`: it may hold what schedulers write on pods; their names are passed over.
     """
-    about = document if isinstance(document, dict) else {}
+    about = part(document)
     if about.get("kind") in (QUEUE[1], QUOTA[1]):
         yield from _of_limit(about, config)
         return
@@ -137,13 +137,11 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
         yield from (Suspect(f"{at}.{field}", why) for field, why in unknown_fields(key, found))
         if key == "container":
             yield from _priority(found, at, config)
-            env = found.get("env")
-            for place, each in enumerate(env if isinstance(env, list) else ()):
-                if isinstance(each, dict):
-                    name, value = each.get("name"), each.get("value")
-                    if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
-                        why = f"{name}={value}: {_HELD}"
-                        yield Suspect(f"{at}.env[{place}].value", why, doubtful=False)
+            for place, each in entries(found, "env"):
+                name, value = each.get("name"), each.get("value")
+                if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
+                    why = f"{name}={value}: {_HELD}"
+                    yield Suspect(f"{at}.env[{place}].value", why, doubtful=False)
         if key == "resources":
             for kind, amounts in _amounts(found):
                 yield from _resources(amounts, f"{at}.{kind}", config)
@@ -193,17 +191,14 @@ def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspe
 
 def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:
     """What a queue or a quota names that is of no device, nor of a node; a quota is of devices."""
-    is_queue, spec = document["kind"] == QUEUE[1], document.get("spec")
-    part = "capability" if is_queue else "hard"
-    limited = spec.get(part) if isinstance(spec, dict) else None
+    is_queue = document["kind"] == QUEUE[1]
+    field = "capability" if is_queue else "hard"
     before = ("",) if is_queue else ("", *OF_CLAIMS)
     if is_queue:
-        yield from of_queue(spec if isinstance(spec, dict) else {})
-        parts = document.get("metadata")
-        notes = parts.get("annotations") if isinstance(parts, dict) else None
-        yield from of_annotations(notes if isinstance(notes, dict) else {}, "metadata.annotations")
+        yield from of_queue(part(document, "spec"))
+        yield from of_annotations(part(document, "metadata", "annotations"), "metadata.annotations")
     known = frozenset(prefix + name for name in listing.claimed(config) for prefix in before)
-    for name in limited if isinstance(limited, dict) else ():
+    for name in part(document, "spec", field):
         if not isinstance(name, str) or name in known:
             continue
         if "/" in name:
@@ -214,7 +209,7 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
             is_slip = is_queue and name not in OF_NODES and not name.startswith("hugepages-")
         if is_slip:
             said = f"is not known here, and limits no device{hint}"
-            yield Suspect(within(f"spec.{part}", name), said)
+            yield Suspect(within(f"spec.{field}", name), said)
 
 
 _Part = tuple[Literal["annotations"] | Part, str, Mapping[Any, Any]]
@@ -233,10 +228,8 @@ def _parts(value: object, field: str, depth: int) -> Iterator[_Part]:
     if isinstance(value.get("containers"), list):
         yield "pod", field, value
         for kind in ("initContainers", "containers"):
-            group = value.get(kind)
-            for place, each in enumerate(group if isinstance(group, list) else ()):
-                if isinstance(each, dict):
-                    yield "container", f"{field}.{kind}[{place}]", each
+            for place, each in entries(value, kind):
+                yield "container", f"{field}.{kind}[{place}]", each
     for key, each in value.items():
         at = f"{field}.{key}" if field else str(key)
         if key in ("annotations", "resources") and isinstance(each, dict):
@@ -284,13 +277,12 @@ def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Itera
 
     The variable `CUDA_TASK_PRIORITY` says it, or a name in the limits.
     """
-    resources, env = found.get("resources"), found.get("env")
-    amounts = dict(_amounts(resources if isinstance(resources, dict) else {}))
+    amounts = dict(_amounts(part(found, "resources")))
     container = Container("", "", amounts.get("limits", {}), amounts.get("requests", {}))
     written = {
         f"{at}.env[{place}].value": each.get("value")
-        for place, each in enumerate(env if isinstance(env, list) else ())
-        if isinstance(each, dict) and each.get("name") == PRIORITY
+        for place, each in entries(found, "env")
+        if each.get("name") == PRIORITY
     }
     for name in filter(None, (config.hami.priority, config.volcano_vgpu.priority)):
         if not written and str(container.limits.get(name)) == HIGH:
@@ -452,8 +444,7 @@ def _asked(resources: Mapping[Any, Any], config: DialectConfig) -> dict[str, Ask
     found: dict[str, Asked] = {}
     kinds: tuple[Kind, Kind] = ("limits", "requests")
     for kind in kinds:
-        amounts = resources.get(kind)
-        for name, written in (amounts if isinstance(amounts, dict) else {}).items():
+        for name, written in part(resources, kind).items():
             if not isinstance(name, str) or name not in known or name in found:
                 continue
             try:
