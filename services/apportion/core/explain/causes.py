@@ -35,13 +35,14 @@ from apportion.core.answers.reads import (
     OffOffer,
     Part,
     WhyRefused,
+    fields_of,
     joined,
 )
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.devices.cordons import Cordon
 from apportion.core.explain.empty_capacity import NODES_WEIGHED, Room
 from apportion.core.explain.fleet_context import Explained, TooFewPlaces
-from apportion.core.explain.limit_holders import BeyondLimit, holders, limit_of, never_within
+from apportion.core.explain.limit_holders import BeyondLimit, holders, never_within
 from apportion.core.explain.text import constraint_text, words
 from apportion.core.explain.text.answer_text import (
     HOLDERS_NAMED,
@@ -230,7 +231,9 @@ def refused_rows(
         and not words.FREED.isdisjoint(explained.refused.reasons)
     ):
         count = room.once(("could", pod.shape_key), lambda: sum(1 for _ in room.could(shape)))
-        could = _could_words(count, explained.refused.nodes)
+        of = explained.refused.nodes
+        if 0 < 2 * count <= of:  # where more than half could hold the pod, it is no obstacle
+            could = f" (only {count:,} of {words.nodes(of)} could hold it)"
     causes = tuple(
         _cause_row(state, code, count, explained, pod, room=room, could=could)
         for code, count in ranked
@@ -239,13 +242,6 @@ def refused_rows(
         _miss_row(state, miss, shape, room, holders=not explained.never)
         for miss in explained.refused.nearest
     )
-
-
-def _could_words(could: int, of: int) -> str:
-    """How few nodes it helps that something ends there; empty where more than half could hold the
-    pod, which is no obstacle.
-    """
-    return f" (only {could:,} of {words.nodes(of)} could hold it)" if 0 < 2 * could <= of else ""
 
 
 def _with_people(
@@ -278,10 +274,7 @@ def _with_people(
 
 def cordon_answers(cordons: Iterable[Cordon]) -> tuple[CordonAnswer, ...]:
     """The reasons as answers have them."""
-    return tuple(
-        CordonAnswer(by=each.by, reason=each.reason, time=each.time, revision=each.revision)
-        for each in cordons
-    )
+    return tuple(CordonAnswer(**fields_of(each, "by reason time revision")) for each in cordons)
 
 
 def _cause_row(
@@ -303,14 +296,14 @@ def _cause_row(
         cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if shape is not None:
         cure += _besides(state, code, explained, pod, room)
-    held = _holders_of_limit(state, pod, explained, room) if limited and not explained.limit else ()
+    held = holders(room, state, pod, explained.refused) if limited and not explained.limit else []
     cure += could if code in words.FREED else ""
     never = explained.never
     said = _limit_words(explained) if limited else words.named(code, shape, never=never)
     said += _own_words(explained) if code in words.FREED else ""
     return cause_with_text(CauseRow(
         code=code, words=said, nodes=count, command=command, cure=cure,
-        held_by=held[:HOLDERS_NAMED], holders=len(held),
+        held_by=tuple(each.full_name for each in held[:HOLDERS_NAMED]), holders=len(held),
         off_offer=code in OFF_OFFER, is_limit=limited,
     ))  # fmt: skip
 
@@ -388,17 +381,6 @@ def _full_too(state: State, pod: PodState, room: Room) -> str:
         lambda: any(room.fits_on_offer(shape, node) for node in islice(failed, NODES_WEIGHED)),
     )
     return "" if enough else AND_END
-
-
-def _holders_of_limit(
-    state: State, pod: PodState, explained: Explained, room: Room
-) -> tuple[str, ...]:
-    """The names of the pods that hold what the limit counts."""
-    refused = explained.refused
-    return room.once(
-        (f"who holds {limit_of(state, pod, refused)}", b""),
-        lambda: tuple(each.full_name for each in holders(room, state, pod, refused)),
-    )
 
 
 def _limit_words(explained: Explained) -> str:
@@ -511,7 +493,9 @@ def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, s
         has = _there([node], shape, lambda device: str(device.index))
         return constraint_text.indexes(shape.devices), f"cards {listed(has, KINDS_NAMED)}"
     if code is _C.NODE_LABELS_MISMATCH:
-        have = [f"{key}={node.host.labels[key]}" for key in _keys(shape) if key in node.host.labels]
+        terms, labels = shape.node.required, node.host.labels
+        keys = {*shape.node.selector, *(each.key for term in terms for each in term)}
+        have = [f"{key}={labels[key]}" for key in sorted(keys) if key in labels]
         return constraint_text.labels(shape), ", ".join(have) or "none of them"
     return None
 
@@ -565,10 +549,6 @@ def _labels_meant(state: State, shape: Shape) -> str:
 def _meant(names: Iterable[str]) -> str:
     found = list(dict.fromkeys(names))
     return f"; did you mean {listed(found)}?" if found else ""
-
-
-def _keys(shape: Shape) -> list[str]:
-    return sorted({*shape.node.selector, *(e.key for term in shape.node.required for e in term)})
 
 
 def _there(nodes: Iterable[NodeState], shape: Shape, what: Callable[[Device], str]) -> list[str]:

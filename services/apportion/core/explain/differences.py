@@ -96,7 +96,8 @@ class Picture(NamedTuple):
     def joined(self, before: "Picture", node: str) -> bool:
         """Whether the node is there now, and nobody had told of it before."""
         now, was = self.nodes.get(node), before.nodes.get(node)
-        return _is_there(now) and (was is None or not was["state"].state)
+        is_there = now is not None and now["state"].state not in {"", GONE}
+        return is_there and (was is None or not was["state"].state)
 
 
 class Part(NamedTuple):
@@ -137,7 +138,10 @@ def picture(state: State, part: Part | None = None) -> Picture:
             for uid, pod in pods.items()
             if pod.placement is not None
         },
-        nodes={name: _node(node) for name, node in nodes.items()},
+        nodes={
+            name: {"state": Side(state=_node_state(node)), "cordon": Side(reason=node.cordoned)}
+            for name, node in nodes.items()
+        },
         devices={
             device: _device(state.nodes[owner].by_id[device]) for device, owner in owners.items()
         },
@@ -197,16 +201,6 @@ def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
         yield Difference(uid, name, "waiting", one, other)
 
 
-def nodes(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Nodes that came, left, were cordoned, are silent, or are ready or not."""
-    yield from _sides(before.nodes, after.nodes)
-
-
-def devices(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Devices that came, left, failed, recovered, or were cordoned."""
-    yield from _sides(before.devices, after.devices)
-
-
 def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
     """The keys of the configuration that have another value."""
     if before.configuration is after.configuration:
@@ -215,11 +209,6 @@ def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
     for key, value in now.items():
         if was[key] != value:
             yield Difference(key, key, key, Side(value=_value(was[key])), Side(value=_value(value)))
-
-
-def limits(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Queues and quotas that came, left, or allow something else."""
-    yield from _sides(before.limits, after.limits)
 
 
 def policy(before: Picture, after: Picture) -> Iterator[Difference]:
@@ -238,9 +227,9 @@ def policy(before: Picture, after: Picture) -> Iterator[Difference]:
 LISTS: Mapping[str, Callable[[Picture, Picture], Iterator[Difference]]] = {
     "placements": placements,
     "waiting": waiting,
-    "nodes": nodes,
-    "devices": devices,
-    "limits": limits,
+    "nodes": lambda before, after: _sides(before.nodes, after.nodes),
+    "devices": lambda before, after: _sides(before.devices, after.devices),
+    "limits": lambda before, after: _sides(before.limits, after.limits),
     "configuration": configuration,
     "policy": policy,
 }
@@ -249,7 +238,7 @@ LISTS: Mapping[str, Callable[[Picture, Picture], Iterator[Difference]]] = {
 
 def _nodes_shown(before: Picture, after: Picture) -> Iterator[Difference]:
     """Of one that joined, how many devices it has."""
-    for each in nodes(before, after):
+    for each in LISTS["nodes"](before, after):
         if each.what == "state" and after.joined(before, each.key):
             yield each._replace(now=structs.replace(each.now, cards=after.cards[each.key]))
         else:
@@ -258,7 +247,7 @@ def _nodes_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
     """Not that one is well which came with its node."""
-    for each in devices(before, after):
+    for each in LISTS["devices"](before, after):
         came = each.was == _NOTHING and each.now.state == OK
         if not (came and after.joined(before, after.owners.get(each.key, ""))):
             yield each
@@ -277,7 +266,7 @@ def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 def _limits_shown(before: Picture, after: Picture) -> Iterator[Difference]:
     """One that came or left is one row, however many sides it has: so rows count limits."""
-    for name, sides in groupby(limits(before, after), lambda each: each.name):
+    for name, sides in groupby(LISTS["limits"](before, after), lambda each: each.name):
         if name in before.limits and name in after.limits:
             yield from sides
         else:
@@ -317,19 +306,11 @@ def _sides(
                 yield Difference(name, name, side, one, other)
 
 
-def _node(node: NodeState) -> dict[str, Side]:
-    return {"state": Side(state=_node_state(node)), "cordon": Side(reason=node.cordoned)}
-
-
 def _node_state(node: NodeState) -> str:
     """Empty for one of which nobody has told yet, as for one that is not there."""
     if not node.present:
         return GONE if node.gone else ""
     return READY if node.ready else "silent" if node.silent else "not ready"
-
-
-def _is_there(node: dict[str, Side] | None) -> bool:
-    return node is not None and node["state"].state not in {"", GONE}
 
 
 def _device(device: DeviceState) -> dict[str, Side]:
@@ -371,29 +352,10 @@ def _value(value: Any) -> str:
 # ------------------------------------------------------------------ what an event touches
 
 
-def _pod(_: State, data: PodPlaced | PodResized | PlacementVoided) -> Part:
-    return Part(pods=(data.pod,))
-
-
-def _adopted(_: State, data: PodAdopted) -> Part:
-    """Devices of which nobody has told come with whoever holds them."""
-    return Part(pods=(data.pod,), devices=[share.device for share in data.shares])
-
-
-def _report(state: State, data: NodeReported) -> Part:
-    """Those that it reports now, and those that it did before."""
-    devices = [device.id for device in data.devices]
-    return Part(nodes=(data.node,), devices=[*devices, *_devices_of(state, data.node)])
-
-
 def _observed(state: State, data: NodeObserved) -> Part:
     """Once an API server has told of one, all others of which it does not tell are gone."""
     others = state.nodes if data.version and not state.of_kubernetes else ()
     return Part(nodes=(*others, data.node), devices=_devices_of(state, data.node))
-
-
-def _left(state: State, data: NodeGone) -> Part:
-    return Part(nodes=(data.node,), devices=_devices_of(state, data.node))
 
 
 def _devices_of(state: State, node: str) -> tuple[str, ...]:
@@ -402,18 +364,23 @@ def _devices_of(state: State, node: str) -> tuple[str, ...]:
 
 
 _TOUCHED: dict[type, Callable[[State, Any], Part]] = {
-    PodPlaced: _pod,
-    PodResized: _pod,
-    PlacementVoided: _pod,
-    PodAdopted: _adopted,
-    PodSubmitted: lambda _, data: Part(pods=(data.uid,)),
-    PodGone: lambda _, data: Part(pods=(data.uid,)),
-    QueueObserved: lambda _, data: Part(limits=(limit_name(data),)),
-    QuotaObserved: lambda _, data: Part(limits=(limit_name(data),)),
+    **dict.fromkeys(
+        (PodPlaced, PodResized, PlacementVoided), lambda _, data: Part(pods=(data.pod,))
+    ),
+    # Devices of which nobody has told come with whoever holds them.
+    PodAdopted: lambda _, data: Part((data.pod,), devices=[each.device for each in data.shares]),
+    **dict.fromkeys((PodSubmitted, PodGone), lambda _, data: Part(pods=(data.uid,))),
+    **dict.fromkeys(
+        (QueueObserved, QuotaObserved), lambda _, data: Part(limits=(limit_name(data),))
+    ),
     QuotaGone: lambda _, data: Part(limits=(quota_name(data.namespace, data.quota),)),
-    NodeReported: _report,
+    # The devices that it reports now, and those that it did before.
+    NodeReported: lambda state, data: Part(
+        nodes=(data.node,),
+        devices=[*(each.id for each in data.devices), *_devices_of(state, data.node)],
+    ),
     NodeObserved: _observed,
-    NodeGone: _left,
+    NodeGone: lambda state, data: Part(nodes=(data.node,), devices=_devices_of(state, data.node)),
     **dict.fromkeys(
         (NodeSilent, NodeHeard, NodeCordoned, NodeUncordoned, NodeCordonLifted),
         lambda _, data: Part(nodes=(data.node,)),

@@ -12,7 +12,6 @@ own only if it would take such a pod now, and all pods of the gang are alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
@@ -132,7 +131,9 @@ class Explainer:
         kept = self.room.possible(pod, refused)
         if brief and kept:
             return Explained(structs.replace(refused, nearest=kept), never=False)
-        if kept and len(kept) == len(refused.nearest) and not self._alone(shape, kept):
+        # A pod that wants devices for itself counts how many are empty.
+        short = (self.room.devices_short(shape, miss) for miss in kept)
+        if kept and len(kept) == len(refused.nearest) and not any(short):
             return Explained(refused, never=False)
         could = {miss.node for miss in kept}
         found = self.room.once(("nearest", pod.shape_key), lambda: self.room.nearest(shape))
@@ -153,10 +154,6 @@ class Explainer:
             lambda: self.room.with_nothing_there(pod.submitted.shape, refused),
         )
         return Explained(empty, never=True)
-
-    def _alone(self, shape: Shape, near: Iterable[NearMiss]) -> bool:
-        """Whether the pod wants devices for itself, so that it counts how many are empty."""
-        return any(self.room.devices_short(shape, miss) for miss in near)
 
     def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
         """The nodes that the pod may use and whose agents are not believed: what devices they have

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from apportion.core.answers.reads import QueueAnswer, QuotaAnswer
+from apportion.core.answers.reads import QueueAnswer, QuotaAnswer, fields_of
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.explain.empty_capacity import Room
 from apportion.core.explain.text.natural import natural
@@ -234,15 +234,11 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
     known = amounts_by_name(dialect_config(state.configuration))
     return tuple(
         QueueAnswer(
-            queue=each.queue,
-            weight=each.weight,
-            open=each.open,
-            capability=each.capability,
+            **fields_of(each, "queue weight open capability cards"),
             used=used(
                 {name: known.get(name, ((EXTENDED, name), 1)) for name in each.capability},
                 held_by(state, pods[each.queue] if each.capability else (), of_shares),
             ),
-            cards=each.cards,
             # by device, since several shares may be of one
             devices=dict(sorted(Counter(dict(_held(state, pods[each.queue])).values()).items())),
             pods=sum(pod.placement is not None for pod in pods[each.queue]),
@@ -264,9 +260,7 @@ def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[Quota
     known = amounts_by_name(dialect_config(state.configuration))
     return tuple(
         QuotaAnswer(
-            namespace=each.namespace,
-            quota=each.quota,
-            hard=each.hard,
+            **fields_of(each, "namespace quota hard"),
             used=used(counted_devices(known, each.hard), held[each.namespace]),
             of_kubernetes=each.version > 0,
         )

@@ -5,7 +5,7 @@ here waits.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from apportion.core.answers.reads import (
     ClosedDevice,
@@ -18,6 +18,7 @@ from apportion.core.answers.reads import (
     PodAnswer,
     RefusedReportAnswer,
     SummaryAnswer,
+    fields_of,
 )
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.devices.shares import DeviceState
@@ -38,7 +39,6 @@ from apportion.core.ledger.state import (
     NodeState,
     Phase,
     PodState,
-    RefusedReport,
     State,
     spec_digest,
 )
@@ -130,9 +130,7 @@ def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) 
 def rejected_answer(rejected: PodRejected) -> PodAnswer:
     """A pod that cannot be read."""
     return PodAnswer(
-        namespace=rejected.namespace,
-        name=rejected.name,
-        uid=rejected.uid,
+        **fields_of(rejected, "namespace name uid"),
         phase=REJECTED,
         rejection=rejection_words(rejected),
     )
@@ -161,7 +159,7 @@ def placement_answer(pod: PodState) -> PlacementAnswer:
 
 def node_answer(node: NodeState) -> NodeAnswer:
     """One node as the read API shows it, with its devices."""
-    host = node.host
+    host, report = node.host, node.refused
     present = [device for device in node.devices if device.present]
     answer = NodeAnswer(
         node=node.name,
@@ -170,12 +168,25 @@ def node_answer(node: NodeState) -> NodeAnswer:
         cordons=cordon_answers(node.cordons),
         unschedulable=node.drained,
         silent=node.silent,
-        refused=_refused(node.refused),
+        refused=(
+            RefusedReportAnswer(**fields_of(report, "cause message revision time"))
+            if report
+            else None
+        ),
         simulated=node.reported.simulated if node.reported else False,
         driver=node.reported.driver if node.reported else "",
         devices=len(present),
         devices_open=_devices_open(node),
-        closed=tuple(_closed(present)),
+        # Those that are not open, whatever their node is.
+        closed=tuple(
+            closed_with_text(
+                ClosedDevice(
+                    device=each.device.id, failed=failed, cordons=cordon_answers(each.cordons)
+                )
+            )
+            for each in present
+            if (failed := failure(each)) is not None or each.cordons
+        ),
         models=tuple(dict.fromkeys(device.device.model for device in present)),
         pods=len(node.pods),
         pods_max=host.pods,
@@ -190,28 +201,10 @@ def node_answer(node: NodeState) -> NodeAnswer:
     return node_with_text(answer)
 
 
-def _closed(devices: Iterable[DeviceState]) -> Iterator[ClosedDevice]:
-    """Those that are not open, whatever their node is."""
-    for each in devices:
-        failed = failure(each)
-        if failed is not None or each.cordons:
-            yield closed_with_text(ClosedDevice(
-                device=each.device.id, failed=failed, cordons=cordon_answers(each.cordons)
-            ))  # fmt: skip
-
-
 def _devices_open(node: NodeState) -> int:
     """How many of its devices something new may go onto."""
     offered = node.ready and not node.cordoned
     return sum(device.open for device in node.devices) if offered else 0
-
-
-def _refused(report: RefusedReport | None) -> RefusedReportAnswer | None:
-    if report is None:
-        return None
-    return RefusedReportAnswer(
-        cause=report.cause, message=report.message, revision=report.revision, time=report.time
-    )
 
 
 def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
@@ -231,38 +224,32 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
                 )
             )
     for state in node.devices:
-        yield _device_answer(node, state, tuple(holders.get(state.device.id, ())))
-
-
-def _device_answer(
-    node: NodeState, state: DeviceState, holders: tuple[Holder, ...]
-) -> DeviceAnswer:
-    device = state.device
-    answer = DeviceAnswer(
-        device=device.id,
-        node=node.name,
-        index=device.index,
-        model=device.model,
-        family=device.family,
-        mode=device.mode,
-        memory_mib=device.memory_mib,
-        memory_free_mib=state.memory_free_mib,
-        cores=device.cores,
-        cores_free=state.cores_free,
-        slots=device.slots,
-        slots_free=_slots_free(state),
-        present=state.present,
-        healthy=state.healthy,
-        health_reason=state.health_reason,
-        cordons=cordon_answers(state.cordons),
-        node_cordons=cordon_answers(node.cordons),
-        node_unschedulable=node.drained,
-        node_ready=node.ready,
-        node_silent=node.silent,
-        numa=device.numa,
-        holders=holders,
-    )
-    return device_with_text(answer)
+        device = state.device
+        answer = DeviceAnswer(
+            device=device.id,
+            node=node.name,
+            index=device.index,
+            model=device.model,
+            family=device.family,
+            mode=device.mode,
+            memory_mib=device.memory_mib,
+            memory_free_mib=state.memory_free_mib,
+            cores=device.cores,
+            cores_free=state.cores_free,
+            slots=device.slots,
+            slots_free=_slots_free(state),
+            present=state.present,
+            healthy=state.healthy,
+            health_reason=state.health_reason,
+            cordons=cordon_answers(state.cordons),
+            node_cordons=cordon_answers(node.cordons),
+            node_unschedulable=node.drained,
+            node_ready=node.ready,
+            node_silent=node.silent,
+            numa=device.numa,
+            holders=tuple(holders.get(device.id, ())),
+        )
+        yield device_with_text(answer)
 
 
 def _slots_free(state: DeviceState) -> int:

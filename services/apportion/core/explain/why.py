@@ -18,6 +18,7 @@ from apportion.core.answers.reads import (
     WhyPlaced,
     WhyRefused,
     WhyWaiting,
+    fields_of,
 )
 from apportion.core.explain.causes import refused_answer, spared_words, whose, with_taken
 from apportion.core.explain.empty_capacity import Room
@@ -64,12 +65,8 @@ def why(
     evicts = awaited(state, pod.uid)
     answer = Why(
         revision=state.revision,
-        namespace=pod.submitted.namespace,
-        name=pod.submitted.name,
-        uid=pod.uid,
+        **fields_of(pod.submitted, "namespace name uid group chooser"),
         phase=pod.phase.value,
-        group=pod.submitted.group,
-        chooser=pod.submitted.chooser,
         gates=tuple(pod.submitted.gates),
         of_kubernetes=state.of_kubernetes,
         history=_history(pod),
@@ -104,9 +101,7 @@ def why_rejected(state: State, rejected: PodRejected) -> Why:
     """Why nobody looks for a place for a pod: it cannot be read, and this is how to mend it."""
     answer = Why(
         revision=state.revision,
-        namespace=rejected.namespace,
-        name=rejected.name,
-        uid=rejected.uid,
+        **fields_of(rejected, "namespace name uid"),
         phase=REJECTED,
         rejected=rejected,
     )
@@ -209,20 +204,22 @@ def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
         time=pod.placed_time,
         attempt=placement.attempt,
         score=rationale.score,
-        runners_up=tuple(_runner_up(rationale.score, other) for other in rationale.runners_up),
+        runners_up=tuple(
+            RunnerUp(
+                **fields_of(other, "node total parts"),
+                behind={
+                    part: round(value - other.parts.get(part, 0.0), 6)
+                    for part, value in rationale.score.parts.items()
+                },
+            )
+            for other in rationale.runners_up
+        ),
         fitting=rationale.fitting,
         nodes=rationale.nodes,
         shares=tuple(held),
         choice=choice_words(state, pod, placement, rationale.score),
         found_there=not placement.rationale,
     )
-
-
-def _runner_up(first: Score, other: Score) -> RunnerUp:
-    behind = {
-        part: round(value - other.parts.get(part, 0.0), 6) for part, value in first.parts.items()
-    }
-    return RunnerUp(node=other.node, total=other.total, parts=other.parts, behind=behind)
 
 
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:

@@ -4,7 +4,7 @@ from msgspec import structs
 
 from apportion.core.answers.past import Side
 from apportion.core.explain import differences
-from apportion.core.explain.differences import SHOWN, Difference, Part, Picture, picture
+from apportion.core.explain.differences import LISTS, SHOWN, Difference, Part, Picture, picture
 from apportion.core.explain.text.answer_text import side_words
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
@@ -81,11 +81,11 @@ def test_each_side_of_a_thing_is_a_row() -> None:
         NodeGone(node="node-00001"),
     )
     after = picture(state)
-    assert [shown(row) for row in differences.devices(before, after)] == [
+    assert [shown(row) for row in LISTS["devices"](before, after)] == [
         ("node-00000-g0", "health", "ok", "failed: XID"),
         ("node-00000-g0", "cordon", "", "fan"),
     ]
-    assert [shown(row) for row in differences.nodes(before, after)] == [
+    assert [shown(row) for row in LISTS["nodes"](before, after)] == [
         ("node-00001", "state", "ready", "gone")
     ]
 
@@ -158,7 +158,7 @@ def test_limits_that_changed() -> None:
     before = picture(state)
     new = structs.replace(old, open=False, capability={"cpu": 8000}, cards={"T4": 3})
     happen(state, new, QuotaGone(namespace="web", quota="q"))
-    assert [shown(row) for row in differences.limits(before, picture(state))] == [
+    assert [shown(row) for row in LISTS["limits"](before, picture(state))] == [
         ("queue ml", "state", "open", "closed"),
         ("queue ml", "capability", "cpu 4 CPU, nvidia.com/gpu 4", "cpu 8 CPU"),
         ("queue ml", "cards", "", "T4 3"),

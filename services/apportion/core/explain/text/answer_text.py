@@ -49,7 +49,8 @@ def cause_with_text(row: CauseRow) -> CauseRow:
     if OF_OTHERS in row.held_by:
         said += "; held by pods of several namespaces"  # and no count
     elif row.held_by:
-        said += f"; held by {_counted(row.held_by, row.holders)}"
+        more = row.holders - len(row.held_by)
+        said += f"; held by {', '.join(row.held_by)}" + (f" and {more:,} more" if more > 0 else "")
     people = [f"{each.device or each.node}: {cordon_words(each.cordons)}" for each in row.cordoned]
     if row.cordoned_more != 0:
         people.append(
@@ -100,11 +101,6 @@ def closed_with_text(device: ClosedDevice) -> ClosedDevice:
     causes = [f"has failed ({device.failed.reason})"] if device.failed is not None else []
     causes += [f"is cordoned: {cordon_words(device.cordons)}"] if device.cordons else []
     return structs.replace(device, cause=" and ".join(causes))
-
-
-def _counted(names: Sequence[str], count: int) -> str:
-    more = count - len(names)
-    return ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
 
 
 def queued_with_text(pod: QueuedPod) -> QueuedPod:
