@@ -64,7 +64,7 @@ class Folder:
         """See Side."""
 
         async def body(service: Service) -> None:
-            await watcher.body(service, self._wishes)  # type: ignore[arg-type] # any Source will do
+            await watcher.body(service, self._wishes)
 
         return body
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.watcher.source import Observation
+from apportion.watcher.local.reconcile import Observation, Source
 from apportion_schemas import Ask, Configuration, DeviceConstraints, PodGroupObserved, Shape
 from tests.simulation.loop import rest
 
@@ -20,10 +20,8 @@ MEMORY_MIB = (1024, 2048, 4096, 8000, 12_000, 15_360)
 CORES = (0, 0, 10, 25, 30, 50, 100)
 
 
-class Wishes:
-    """See watcher.source.Source; shared by all watchers, for they look at one cluster."""
-
-    problems = 0
+class Wishes(Source):
+    """What users want; shared by all watchers, for they look at one cluster."""
 
     def __init__(self, chance: random.Random, *, pods_max: int) -> None:
         self._chance = chance

@@ -24,8 +24,8 @@ from apportion.runtime.service.options import (
 )
 from apportion.runtime.service.session import open_session
 from apportion.watcher.local.manifest_folder import ManifestFolder
+from apportion.watcher.local.reconcile import Source
 from apportion.watcher.local.watching import Watching
-from apportion.watcher.source import Nothing
 
 SCHEDULERS = ("apportion", "volcano", "hami-scheduler")
 SCHEDULERS_MAX = 32
@@ -102,7 +102,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
     if not kube.wanted and given["dra"]:
         stop_with(str(ConfigError("--dra", None, "is about a cluster: give --kubernetes as well")))
     if by_hand:
-        sys.exit(run_service("watcher", lambda service: body(service, Nothing()), config))
+        sys.exit(run_service("watcher", lambda service: body(service, Source()), config))
     if folder is not None:
         name, interval_s = given["name"] or str(folder), given["interval_s"]
         clock = SystemClock()
@@ -131,7 +131,7 @@ class PodReading(NamedTuple):
     dra: bool = False
 
 
-async def body(service: Service, source: ManifestFolder | Nothing) -> None:
+async def body(service: Service, source: Source) -> None:
     """One life of the watcher, until cancelled. The source remembers what was readable before."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())

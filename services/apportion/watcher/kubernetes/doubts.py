@@ -51,7 +51,8 @@ class _Pod(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-_decode = from_outside(msgspec.json.Decoder(_Pod).decode)
+read_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
+"""A pod as the API server has it now, as far as it is asked for."""
 
 
 class Doubts:
@@ -118,7 +119,7 @@ class Doubts:
         One that runs is doubted no longer, unless its watch has yet to tell of its node.
         """
         try:
-            found = _decode(await self._api.get(pod_path(pod.namespace, pod.name)))
+            found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
         except KubeRefused as error:
             _log.info("pod %s/%s is not taken back: %s", pod.namespace, pod.name, error)
         except KubeUnavailable:

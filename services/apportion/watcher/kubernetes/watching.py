@@ -31,7 +31,7 @@ from apportion.runtime.ledger.publisher import Append, Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion.watcher.kubernetes.doubts import Doubts
+from apportion.watcher.kubernetes.doubts import Doubts, read_pod
 from apportion.watcher.kubernetes.facts import Fact, Facts, FactWriting, Revisions
 from apportion.watcher.kubernetes.ineffective import Ineffective
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView
@@ -52,7 +52,6 @@ from apportion_schemas import (
     PodSubmitted,
     subject_of,
 )
-from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX
 
 PATHS = {
@@ -349,7 +348,7 @@ class KubernetesWatching:
             except KubeUnavailable:
                 return
             else:
-                if self._view.pods.get(pod.uid) is pod and _uid(raw) == pod.uid:
+                if self._view.pods.get(pod.uid) is pod and read_pod(raw).metadata.uid == pod.uid:
                     self._view.audiences["pods"].seen(raw)  # else the watch told of it meanwhile
 
     # -------------------------------------------------------------- the whole
@@ -383,8 +382,9 @@ class KubernetesWatching:
             about = known.submitted if known else self._state.rejected.get(uid)
             if about is None:
                 continue
+            path = pod_path(about.namespace, about.name)
             try:
-                found = _uid(await self._api.get(pod_path(about.namespace, about.name)))
+                found = read_pod(await self._api.get(path)).metadata.uid
             except KubeRefused as error:
                 found = "" if error.status == _NOT_FOUND else uid
             except KubeUnavailable:
@@ -402,7 +402,7 @@ class KubernetesWatching:
         """
         for pod in pods:
             try:
-                found = _decode(await self._api.get(pod_path(pod.namespace, pod.name)))
+                found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
             except KubeRefused:
                 continue
             except KubeUnavailable:
@@ -445,23 +445,3 @@ def kubernetes_watching(
 
 def _named(about: PodSubmitted | PodRejected) -> str:
     return f"{about.namespace}/{about.name}"[:NAME_MAX]
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    uid: str = ""
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-
-
-class _Object(msgspec.Struct, frozen=True):
-    metadata: _Meta
-    spec: _Spec = _Spec()
-
-
-_decode = from_outside(msgspec.json.Decoder(_Object).decode)
-
-
-def _uid(raw: bytes) -> str:
-    return _decode(raw).metadata.uid

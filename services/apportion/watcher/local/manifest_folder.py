@@ -36,7 +36,7 @@ from apportion.runtime.files.manifests import (
     read_manifests_of,
 )
 from apportion.runtime.process.clock import Clock
-from apportion.watcher.source import DEFAULT, Observation
+from apportion.watcher.local.reconcile import DEFAULT, Observation, Source
 from apportion_schemas import Configuration, PodGroupObserved
 
 _log = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ class _File:
     doubtful: bool = True
 
 
-class ManifestFolder:
-    """A `Source` over the manifests of one folder.
+class ManifestFolder(Source):
+    """A source over the manifests of one folder.
 
     `name` tells this source's pods from any other's: watchers of the same files need the same name,
     watchers of different files different ones.
@@ -81,7 +81,7 @@ class ManifestFolder:
 
     @property
     def problems(self) -> int:
-        """How many documents, files and names are not usable at present."""
+        """See `Source`."""
         in_files = sum(file.problems for file in self._files.values())
         return in_files + len(self._conflicts) + bool(self._folder_problem)
 

@@ -8,25 +8,76 @@ its manifest is there it waits for another place. Invariant: nothing differs, no
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.workloads.kinds.drafts import submitted
-from apportion.watcher.local.by_hand import PREEMPTED
-from apportion.watcher.source import Observation, Source
-from apportion_schemas import PodEvicted, PodGone, PodGroupObserved, PodSubmitted
+from apportion.core.workloads.kinds.drafts import PodDraft, submitted
+from apportion_schemas import Configuration, PodEvicted, PodGone, PodGroupObserved, PodSubmitted
 from apportion_schemas.quantities import TEXT_MAX, Payload
 
+DEFAULT = Configuration()
+PREEMPTED = "evicted for"
 REMOVED = "manifest removed"
 CHANGED = "manifest changed"
 SUPERSEDED = "superseded by a later pod of the same name"
 
 _encode = msgspec.json.Encoder(order="sorted").encode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """All that a source wants at one moment; pods by `namespace/name`, gangs by their name.
+
+    `whole` is false while some of the source has never been readable: then only what was `seen`
+    before can be told to be gone, for the rest may be where nobody can look.
+    """
+
+    pods: Mapping[str, PodDraft] = field(default_factory=dict)
+    groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)
+    seen: AbstractSet[str] = frozenset()
+    whole: bool = True
+
+    def lacks(self, key: str) -> bool:
+        """Whether the pod is surely not wanted."""
+        return key not in self.pods and (self.whole or key in self.seen)
+
+
+class Source:
+    """One place that says which pods are wanted; this one wants none: all are submitted by hand.
+
+    Invariant: what it observes never claims that something is gone unless it could tell.
+    """
+
+    _observation = Observation()
+
+    @property
+    def problems(self) -> int:
+        """How many documents, files and names are not usable at present."""
+        return 0
+
+    def uid(self, key: str, incarnation: int) -> str:
+        """The uid of the n-th pod of that `namespace/name`, counted from 1."""
+        raise LookupError(f"no pod {key} ({incarnation}) is wanted")
+
+    def incarnation(self, key: str, uid: str) -> int:  # noqa: ARG002 - none is ours
+        """The inverse of `uid`; 0 where the pod is none of this source's."""
+        return 0
+
+    async def observe(self, configuration: Configuration = DEFAULT) -> Observation:  # noqa: ARG002
+        """What is wanted now, as manifests read under this configuration."""
+        return self._observation
+
+    async def changed(self) -> None:
+        """Return when another look may find something else; never, where nothing is wanted."""
+        await asyncio.Event().wait()
 
 
 class Fact(NamedTuple):

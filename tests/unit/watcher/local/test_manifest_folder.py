@@ -9,7 +9,7 @@ import pytest
 
 from apportion.runtime.process.clock import SystemClock
 from apportion.watcher.local.manifest_folder import ManifestFolder
-from apportion.watcher.source import Observation
+from apportion.watcher.local.reconcile import Observation
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.pods import ask

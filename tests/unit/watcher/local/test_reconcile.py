@@ -6,18 +6,18 @@ import pytest
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.watcher.local.by_hand import PREEMPTED
 from apportion.watcher.local.reconcile import (
     CHANGED,
+    PREEMPTED,
     REMOVED,
     SUPERSEDED,
     Fact,
     Known,
+    Observation,
+    Source,
     next_facts,
 )
-from apportion.watcher.source import DEFAULT, Observation
 from apportion_schemas import (
-    Configuration,
     Event,
     PodEvicted,
     PodGone,
@@ -33,7 +33,7 @@ TIME = "2026-01-01T00:00:00.000000Z"
 GANG = PodGroupObserved(group="d/gang", min_available=2)
 
 
-class Named:
+class Named(Source):
     """A source whose uids say what they are."""
 
     def uid(self, key: str, incarnation: int) -> str:
@@ -44,14 +44,6 @@ class Named:
         """0 for the pods of others."""
         mine, _, rest = uid.partition(":")
         return int(rest.rpartition(":")[2]) if mine == "mine" and key in rest else 0
-
-    async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
-        """Not asked here."""
-        raise AssertionError(configuration)
-
-    async def changed(self) -> None:
-        """Not asked here."""
-        raise AssertionError
 
 
 def draft(name: str, **fields: object) -> PodDraft:

@@ -16,8 +16,8 @@ from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.local.manifest_folder import ManifestFolder
+from apportion.watcher.local.reconcile import DEFAULT, Observation
 from apportion.watcher.local.watching import Watching
-from apportion.watcher.source import DEFAULT, Observation
 from apportion_schemas import (
     Configuration,
     PodGone,
