@@ -314,7 +314,10 @@ def _besides(
     """What would have to be besides, or instead, for whoever wants what the pod does."""
     shape, said = pod.submitted.shape, ""
     ails = code is RefusalCode.DEVICE_UNHEALTHY and not explained.never
-    if ails and _unnamed(state, shape):
+    wanted = {ask.family for ask in shape.asks}
+    seen = (node.observed for node in state.nodes.values())
+    unnamed = (each.unnamed_families for each in seen if each is not None)
+    if ails and not all(map(wanted.isdisjoint, unnamed)):
         said = ", or pods of another scheduler that hold such devices there end"
     said += fleet_words(state, code, shape)
     return said + (_full_too(state, pod, room) if ails else "")
@@ -391,13 +394,6 @@ def _limit_words(explained: Explained) -> str:
     if refused.queue is not None:
         return constraint_text.queue(refused.queue)
     return constraint_text.quota(refused.quota) if refused.quota is not None else ""
-
-
-def _unnamed(state: State, shape: Shape) -> bool:
-    """Whether another scheduler's pods hold devices of these families, and nobody says which."""
-    wanted = {ask.family for ask in shape.asks}
-    seen = (node.observed for node in state.nodes.values())
-    return any(not wanted.isdisjoint(each.unnamed_families) for each in seen if each is not None)
 
 
 def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:

@@ -13,35 +13,9 @@ from typing import Any, Final, get_type_hints
 
 from msgspec import UNSET, Struct, structs
 
-from apportion.core.answers.past import DiffRow, LogRow, MarkRow
-from apportion.core.answers.plans import PlanAnswer, PlanChange, PlannedPod
-from apportion.core.answers.reads import (
-    CauseRow,
-    ClosedDevice,
-    DeviceAnswer,
-    Eviction,
-    NodeAnswer,
-    QueuedPod,
-    Why,
-    WhyRefused,
-)
+from apportion.core.answers.reads import CauseRow
 from apportion.core.answers.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
-from apportion.core.explain.text.answer_text import (
-    cause_with_text,
-    change_with_text,
-    closed_with_text,
-    device_with_text,
-    diff_with_text,
-    eviction_with_text,
-    log_with_text,
-    mark_with_text,
-    node_with_text,
-    plan_with_text,
-    planned_with_text,
-    queued_with_text,
-    refused_with_text,
-    why_with_text,
-)
+from apportion.core.explain.text.answer_text import WITH_TEXT
 from apportion_schemas import (
     Ask,
     DeviceCordoned,
@@ -99,24 +73,6 @@ _OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
 _AS_IT_IS: Final = frozenset((Rule.EVERYONE, Rule.OWNERS))
 _EVERYONES: Final = frozenset((Rule.EVERYONE,))
 _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
-_TEXTS: Final[Mapping[type, Callable[[Any], Any]]] = {
-    CauseRow: cause_with_text,
-    ClosedDevice: closed_with_text,
-    DeviceAnswer: device_with_text,
-    DiffRow: diff_with_text,
-    Eviction: eviction_with_text,
-    LogRow: log_with_text,
-    MarkRow: mark_with_text,
-    NodeAnswer: node_with_text,
-    PlanAnswer: plan_with_text,
-    PlanChange: change_with_text,
-    PlannedPod: planned_with_text,
-    QueuedPod: queued_with_text,
-    Why: why_with_text,
-    WhyRefused: refused_with_text,
-}
-"""What makes the sentences of an answer again, from the fields that are left."""
-
 _NAMED: Final = re.compile(
     r"(?<![\w./-])([a-z0-9][a-z0-9-]*)/(\w(?:[\w.-]*\w)?(?:/\w(?:[\w.-]*\w)?)*)"
 )
@@ -216,7 +172,7 @@ def _struct(value: Struct, sees: Sees, whose: _Object) -> Struct:
     if isinstance(value, CauseRow) and OF_OTHERS in changed.get("held_by", ()):
         changed |= {"held_by": (OF_OTHERS,), "holders": 0}  # a count would say how many are others'
     made = structs.replace(value, **changed) if changed else value
-    text = None if whose is _Object.HIDDEN else _TEXTS.get(type(value))
+    text = None if whose is _Object.HIDDEN else WITH_TEXT.get(type(value))
     return made if text is None else text(made)
 
 

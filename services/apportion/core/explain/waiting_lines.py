@@ -67,7 +67,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
     """Everybody who waits, as of the state's revision; costs what is live."""
     pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
     waiting = [pod for pod in pending if not pod.submitted.gates]
-    waiting.sort(key=_turn)
+    waiting.sort(key=lambda pod: (-pod.submitted.priority, pod.submitted_revision))
     by_wants: dict[tuple[Hashable, ...], list[tuple[int, PodState]]] = {}
     numbers: dict[Hashable, int] = {}  # of what pods want, and of shapes
     explainer = Explainer(state)
@@ -121,10 +121,6 @@ def devices_wanted(pod: PodState) -> int:
         sum(ask.count for ask in asks if not ask.init),
         max((ask.count for ask in asks if ask.init), default=0),
     )
-
-
-def _turn(pod: PodState) -> tuple[int, int]:
-    return (-pod.submitted.priority, pod.submitted_revision)
 
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:

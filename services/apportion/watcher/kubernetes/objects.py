@@ -349,11 +349,15 @@ class ObjectReader:
             view.ports, view.anti_affinity = _minded(
                 of_spec, spec.host_network, meta.namespace, tuple(sorted(view.labels.items()))
             )
-            view.disks, view.volume_claims = _mounts(bytes(spec.volumes), meta.name)
-        if view.node:
+            volumes = bytes(spec.volumes)
+            if any(kind in volumes for kind in _MINDED_VOLUMES):
+                found = node_needs.mounted(msgspec.json.decode(volumes))
+                view.disks = found.disks
+                view.volume_claims = node_needs.whole_names(meta.name, found.claims)
             view.unread = self._knows(view.uid)
             if not view.unread and (view.ours or view.shares or self._asks(spec)):
-                view.claim = self._claim(raw, ours=view.ours)
+                document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
+                view.claim = claim_of(document, self._config, ours=view.ours, writers=self._writers)
             return view
         if not view.ours:
             return None
@@ -365,11 +369,6 @@ class ObjectReader:
                 about = Subject("v1", "Pod", meta.namespace, meta.name, meta.uid)
                 self.ineffective(about, of_annotations(notes, _NOTES))
         return view
-
-    def _claim(self, raw: bytes, *, ours: bool) -> Claim | None:
-        """What a pod that somebody bound says to hold; None where it asks for no device of ours."""
-        document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
-        return claim_of(document, self._config, ours=ours, writers=self._writers)
 
     def _read(self, raw: bytes, view: PodView, *, chooser: str) -> None:
         """The pod as a draft; of one whose node a `chooser` chooses, what is about devices.
@@ -649,13 +648,6 @@ def _minded(
         return node_needs.ports(spec, "spec"), of_others.anti_affinity
     except (ManifestError, msgspec.MsgspecError):
         return (), ()
-
-
-def _mounts(volumes: bytes, pod: str) -> tuple[tuple[Disk, ...], tuple[str, ...]]:
-    if not any(kind in volumes for kind in _MINDED_VOLUMES):
-        return (), ()
-    found = node_needs.mounted(msgspec.json.decode(volumes))
-    return found.disks, node_needs.whole_names(pod, found.claims)
 
 
 @lru_cache(maxsize=8192)

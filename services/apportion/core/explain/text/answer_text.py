@@ -4,8 +4,8 @@ Invariant: it reads answers alone. A tenant's sentences are made from answers af
 they cannot name what the fields do not.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -376,3 +376,22 @@ def _deciding(first: Score, second: RunnerUp) -> str:
     }
     part = max(leads, key=lambda name: (leads[name], name), default="")
     return part if part and leads[part] > 0 else ""
+
+
+WITH_TEXT: Final[Mapping[type, Callable[[Any], Any]]] = {
+    CauseRow: cause_with_text,
+    ClosedDevice: closed_with_text,
+    DeviceAnswer: device_with_text,
+    DiffRow: diff_with_text,
+    Eviction: eviction_with_text,
+    LogRow: log_with_text,
+    MarkRow: mark_with_text,
+    NodeAnswer: node_with_text,
+    PlanAnswer: plan_with_text,
+    PlanChange: change_with_text,
+    PlannedPod: planned_with_text,
+    QueuedPod: queued_with_text,
+    Why: why_with_text,
+    WhyRefused: refused_with_text,
+}
+"""What makes the sentences of an answer again, from the fields that are left."""

@@ -38,7 +38,6 @@ from apportion_schemas import (
     NodeReported,
     NodeSilent,
     NodeUncordoned,
-    NodeWeights,
     PlacementVoided,
     PodAdopted,
     PodBound,
@@ -179,10 +178,11 @@ def shares_words(shares: Iterable[Share]) -> str:
     devices: dict[str, list[str]] = {}
     for share in shares:
         devices.setdefault(_piece(share), []).append(device_words(share.device))
-    held = [
-        f"{_joined(names)} {piece}" + (" each" if len(names) > 1 else "")
-        for piece, names in devices.items()
-    ]
+    held = []
+    for piece, names in devices.items():
+        more = f" and {len(names) - LISTED} more:" if len(names) > LISTED else ""
+        each = " each" if len(names) > 1 else ""
+        held.append(f"{'+'.join(names[:LISTED])}{more} {piece}{each}")
     return listed(held) or "no device"
 
 
@@ -194,11 +194,6 @@ def _piece(share: Share) -> str:
     of_npu = share.device.startswith("NPU-")  # whose AI cores are counted: 8 are all of them
     cores = words.many(share.cores, "core") if of_npu else f"{share.cores} %"
     return f"{share.memory_mib:,} MiB" + (f" {cores}" if share.cores else "")
-
-
-def _joined(names: list[str]) -> str:
-    more = len(names) - LISTED
-    return "+".join(names[:LISTED]) + (f" and {more} more:" if more > 0 else "")
 
 
 def ask_words(ask: Ask) -> str:
@@ -286,16 +281,11 @@ def difference_words(data: DifferenceFound) -> str:
     return f"{data.name}: " + ", ".join(f"{who} {what or 'nothing'}" for who, what in said)
 
 
-def _weighed(weights: NodeWeights | None) -> str:
-    """The weights of a node's resources, where they are set."""
-    if weights is None:
-        return ""
-    return f" (CPU {weights.cpu}, memory {weights.memory}, devices {weights.devices})"
-
-
 def policy_words(policy: PolicyChanged) -> str:
     """How nodes and devices are preferred, as in `nodes price, devices price`."""
-    weights = _weighed(policy.node_weights)
+    weights, of = "", policy.node_weights
+    if of is not None:
+        weights = f" (CPU {of.cpu}, memory {of.memory}, devices {of.devices})"
     return f"nodes {policy.node_policy}{weights}, devices {policy.device_policy}"
 
 

@@ -41,26 +41,18 @@ WAITS: Final = "WaitForFirstConsumer"
 AVAILABLE: Final = "Available"
 SINGLE_POD: Final = "ReadWriteOncePod"
 FILESYSTEM: Final = "Filesystem"
-MIGRATED: Final = {
-    "awsElasticBlockStore": "ebs.csi.aws.com",
-    "azureDisk": "disk.csi.azure.com",
-    "azureFile": "file.csi.azure.com",
-    "cinder": "cinder.csi.openstack.org",
-    "gcePersistentDisk": "pd.csi.storage.gke.io",
-    "portworxVolume": "pxd.portworx.com",
-    "vsphereVolume": "csi.vsphere.vmware.com",
-}
-"""Sources of volumes from before CSI, and the drivers that serve them today."""
-_IN_TREE: Final = {
-    "kubernetes.io/aws-ebs": "awsElasticBlockStore",
-    "kubernetes.io/azure-disk": "azureDisk",
-    "kubernetes.io/azure-file": "azureFile",
-    "kubernetes.io/cinder": "cinder",
-    "kubernetes.io/gce-pd": "gcePersistentDisk",
-    "kubernetes.io/portworx-volume": "portworxVolume",
-    "kubernetes.io/vsphere-volume": "vsphereVolume",
-}
-"""Their provisioners."""
+_IN_TREE: Final = (
+    ("awsElasticBlockStore", "kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
+    ("azureDisk", "kubernetes.io/azure-disk", "disk.csi.azure.com"),
+    ("azureFile", "kubernetes.io/azure-file", "file.csi.azure.com"),
+    ("cinder", "kubernetes.io/cinder", "cinder.csi.openstack.org"),
+    ("gcePersistentDisk", "kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
+    ("portworxVolume", "kubernetes.io/portworx-volume", "pxd.portworx.com"),
+    ("vsphereVolume", "kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
+)
+"""Sources of volumes from before CSI, their provisioners, and the drivers that serve them today."""
+MIGRATED: Final = {source: driver for source, _, driver in _IN_TREE}
+_PROVISIONED: Final = {provisioner: driver for _, provisioner, driver in _IN_TREE}
 VALUES_MAX: Final = 256
 TERMS_MAX: Final = 1024
 Terms = tuple[tuple[NodeExpression, ...], ...]
@@ -207,7 +199,7 @@ class StorageClass(kube.Kube, frozen=True):
         """The CSI driver that makes its volumes; empty where nobody does."""
         if not self.provisions:
             return ""
-        return MIGRATED.get(_IN_TREE.get(self.provisioner, ""), self.provisioner)
+        return _PROVISIONED.get(self.provisioner, self.provisioner)
 
     @property
     def provisions(self) -> bool:
