@@ -8,10 +8,10 @@ out of reach. A combination of options that could not work is named before anyth
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any, Final
 
 import click
-from msgspec import Struct
 
 from apportion.admission.reviews import LIMITS, Reviews
 from apportion.core.ledger.state import State
@@ -39,23 +39,8 @@ NAMESPACE = "apportion"
 SCHEDULERS_MAX = 32
 
 
-class AdmissionChoice(Struct, frozen=True, kw_only=True):
-    """How the webhook is served.
-
-    `schedulers` are all names of our scheduler, `scheduler` is the one that it fills in, and
-    `namespace` is where our services run.
-    """
-
-    listen: Address
-    scheduler: str
-    schedulers: tuple[str, ...]
-    namespace: str
-    files: ServedFiles
-    dra: bool = False
-
-
-def admission_choice(given: dict[str, Any]) -> AdmissionChoice:
-    """Validate the options.
+def checked(given: dict[str, Any]) -> tuple[Address, ServedFiles]:
+    """Where the webhook answers, and with which files.
 
     Raises:
         ConfigError: the options do not go together.
@@ -77,14 +62,7 @@ def admission_choice(given: dict[str, Any]) -> AdmissionChoice:
             given["scheduler"],
             f"name one of --scheduler-name, whose pods are taken: {', '.join(given['schedulers'])}",
         )
-    return AdmissionChoice(
-        listen=parse_address("--listen", given["listen"]),
-        scheduler=given["scheduler"],
-        schedulers=given["schedulers"],
-        namespace=given["namespace"],
-        files=files,
-        dra=given["dra"],
-    )
+    return parse_address("--listen", given["listen"]), files
 
 
 LOOK_S: Final = 1.0
@@ -139,14 +117,17 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
     Start as many replicas as you like. /healthz, /readyz and /metrics are on the same port, too.
     """
     try:
-        choice = admission_choice(given)
+        listen, files = checked(given)
     except ConfigError as error:
         stop_with(str(error))
-    sys.exit(run_service("admission", lambda service: body(service, choice), config))
+    live = partial(body, listen=listen, files=files, given=given)
+    sys.exit(run_service("admission", live, config))
 
 
-async def body(service: Service, choice: AdmissionChoice) -> None:
-    """One life of the service, until cancelled."""
+async def body(
+    service: Service, *, listen: Address, files: ServedFiles, given: dict[str, Any]
+) -> None:
+    """One life of the service, until cancelled; `given` are the options of the command."""
     ledger = await jetstream.connect(service.config.reach, name=service.name)
     try:
         await jetstream.check_stream(ledger)
@@ -156,14 +137,14 @@ async def body(service: Service, choice: AdmissionChoice) -> None:
             lambda: known.cluster.state.configuration,
             unready=lambda: "; ".join(known.reader.not_ready()),
             metrics=service.metrics,
-            schedulers=choice.schedulers,
-            scheduler=choice.scheduler,
-            writer=f"system:serviceaccount:{choice.namespace}:binder",
-            dra=choice.dra,
+            schedulers=given["schedulers"],
+            scheduler=given["scheduler"],
+            writer=f"system:serviceaccount:{given['namespace']}:binder",
+            dra=given["dra"],
         )
         service.ready_when(known.reader.not_ready)
         service.loop("say how it is known", known.say)
-        async with serving(service, choice.listen, choice.files, reviews.routes(), LIMITS) as url:
+        async with serving(service, listen, files, reviews.routes(), LIMITS) as url:
             service.log.info("admitting", url=f"{url}/")
             await known.reader.run()
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apportion.admission.main import admission_choice
+from apportion.admission.main import checked
 from apportion.admission.reviews import LIMITS, PATH, Reviews
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import Metrics
@@ -224,7 +224,7 @@ def test_options_that_do_not_go_together_are_named(options: dict[str, Any], word
         "tls_client_ca": None, "dra": False,
     } | options  # fmt: skip
     with pytest.raises(ConfigError, match=words):
-        admission_choice(given)
+        checked(given)
 
 
 @pytest.mark.parametrize("webhook", [False, True], indirect=True)
