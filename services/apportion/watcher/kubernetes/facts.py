@@ -34,7 +34,7 @@ from apportion.runtime.ledger.port import FenceRefused, Ledger, LedgerUnavailabl
 from apportion.runtime.ledger.publisher import Append, Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.watcher.kubernetes.kind import is_news
-from apportion.watcher.kubernetes.objects import NodeView, PodView
+from apportion.watcher.kubernetes.objects import PodView
 from apportion.watcher.kubernetes.view import (
     ClusterView,
     Marked,
@@ -330,14 +330,14 @@ class Facts:
         expect = self._revisions.of(data)
         return Fact(data, f"{subject_of(data)}/{type(data).__name__}/{expect}", expect)
 
-    def _observed(self, node: NodeView) -> NodeObserved:
+    def _observed(self, node: NodeObserved) -> NodeObserved:
         """The node, less what pods take of it that the ledger has not placed there."""
         cpu_milli, memory_mib, pods = node.cpu_milli, node.memory_mib, node.pods
         extended = dict(node.extended)
         unnamed: set[str] = set()
         others: Counter[_Alike] = Counter()
-        for uid, pod in self._view.pods_on.get(node.name, {}).items():
-            if pod.ended or placed_on(self._state.pods.get(uid), node.name):
+        for uid, pod in self._view.pods_on.get(node.node, {}).items():
+            if pod.ended or placed_on(self._state.pods.get(uid), node.node):
                 continue
             minded = (pod.ports, pod.anti_affinity, pod.disks, pod.volume_claims)
             labels = tuple(sorted(pod.labels.items()))
@@ -349,21 +349,16 @@ class Facts:
             for name, amount in pod.amounts.extended.items():
                 if name in extended:
                     extended[name] = max(extended[name] - amount, 0)
-        return NodeObserved(
-            node=node.name,
-            ready=node.ready,
+        return structs.replace(
+            node,
             cpu_milli=max(cpu_milli, 0),
             memory_mib=max(memory_mib, 0),
             pods=max(pods, 0),
             extended=extended,
-            labels=node.labels,
-            taints=node.taints,
-            unschedulable=node.unschedulable,
-            unhealthy_indexes=node.unhealthy_indexes,
             version=self._view.version_of(node),
             unnamed_families=tuple(sorted(unnamed)),
             others=_counted(others),
-            volume_limits=self._view.volume_limits.get(node.name, {}),
+            volume_limits=self._view.volume_limits.get(node.node, {}),
         )
 
 

@@ -47,6 +47,7 @@ from apportion_schemas import (
     HostPort,
     NamespaceObserved,
     NodeConstraints,
+    NodeObserved,
     PodGroupObserved,
     PodTerm,
     QueueObserved,
@@ -255,23 +256,6 @@ class PodView:
     unread: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class NodeView:
-    """A node of the cluster: what it can hold, and what it takes to go there."""
-
-    name: str
-    version: int
-    ready: bool = False
-    unschedulable: bool = False
-    cpu_milli: int = 0
-    memory_mib: int = 0
-    pods: int = 0
-    extended: dict[str, int] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
-    unhealthy_indexes: tuple[int, ...] = ()
-
-
 class ObjectReader:
     """Reads objects for one watcher: which schedulers' pods are ours, how manifests are read.
 
@@ -433,8 +417,11 @@ class ObjectReader:
         ours = claimed(self._config.dialects)
         return any(_names_any(bytes(part.resources), ours) for part in parts)
 
-    def node(self, raw: bytes) -> NodeView:
-        """The node; an amount that cannot be read is none."""
+    def node(self, raw: bytes) -> NodeObserved:
+        """The node, but for what is known of it by its pods; an amount that cannot be read is none.
+
+        Amounts are `status.allocatable`, and the version is that of the object.
+        """
         node = _decode_node(raw)
         allocatable = node.status.allocatable or {}
         ours = claimed(self._config.dialects)
@@ -446,8 +433,8 @@ class ObjectReader:
         conditions = {c.type: c.status for c in node.status.conditions or ()}
         notes, labels = node.metadata.annotations or {}, node.metadata.labels or {}
         plugin = registered_plugin(notes)
-        return NodeView(
-            name=node.metadata.name,
+        return NodeObserved(
+            node=node.metadata.name,
             version=number(node.metadata.resource_version),
             ready=conditions.get("Ready") == "True",
             unschedulable=node.spec.unschedulable,

@@ -16,7 +16,7 @@ from typing import Any
 
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.watcher.kubernetes.kind import Kind, Marks, Mirror, readable
-from apportion.watcher.kubernetes.objects import NodeView, ObjectReader, PodView, read_namespace
+from apportion.watcher.kubernetes.objects import ObjectReader, PodView, read_namespace
 from apportion.watcher.kubernetes.pod_groups import GROUPS, PodGroupView
 from apportion.watcher.kubernetes.resource_claims import ResourceClaimView
 from apportion.watcher.kubernetes.volumes import CLAIMS, VolumeView
@@ -69,7 +69,7 @@ class ClusterView:
         self._reader = reader
         self._state = state
         self.pods: dict[str, PodView] = {}
-        self.nodes: dict[str, NodeView] = {}
+        self.nodes: dict[str, NodeObserved] = {}
         self.volume_limits: dict[str, dict[str, int]] = {}
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
         self.touched: dict[str, int] = {}
@@ -203,10 +203,10 @@ class ClusterView:
         self.marked.pods[uid] = None
         self.stirred.set()
 
-    def version_of(self, node: NodeView) -> int:
+    def version_of(self, node: NodeObserved) -> int:
         """The server's revision as of which this view knows the node and the pods on it."""
         reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
-        return max(node.version, self.touched.get(node.name, 0), reached)
+        return max(node.version, self.touched.get(node.node, 0), reached)
 
     def unread(self, uids: Iterable[str]) -> list[PodView]:
         """Pods on nodes whose claims were not read: the ledger had them then, and has them not."""
@@ -281,12 +281,12 @@ class ClusterView:
 
     # -------------------------------------------------------------- nodes
 
-    def _read_node(self, raw: bytes) -> tuple[str, NodeView | None, int]:
+    def _read_node(self, raw: bytes) -> tuple[str, NodeObserved | None, int]:
         view = self._reader.node(raw)
-        return view.name, view, view.version
+        return view.node, view, view.version
 
     def _node_changed(
-        self, name: str, _before: NodeView | None, now: NodeView | None, version: int
+        self, name: str, _before: NodeObserved | None, now: NodeObserved | None, version: int
     ) -> None:
         if now is None:
             self.touched.pop(name, None)
