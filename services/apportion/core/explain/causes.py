@@ -430,12 +430,8 @@ def _miss_row(
 ) -> MissRow:
     """What the node lacks; of whom it is known what they want, in their words, with the holders."""
     row = MissRow(
-        node=miss.node,
-        device=miss.device,
-        code=miss.code,
+        **fields_of(miss, "node device code needed available"),
         words=words.named(miss.code, shape, never=not holders),
-        needed=miss.needed,
-        available=miss.available,
         needed_words=words.amount(miss.code, miss.needed),
         available_words=words.amount(miss.code, miss.available),
         missing=words.missing(miss),

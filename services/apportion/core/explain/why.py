@@ -199,11 +199,10 @@ def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
         for share in placement.shares
     )  # fmt: skip
     return WhyPlaced(
-        node=placement.node,
+        **fields_of(placement, "node attempt"),
+        **fields_of(rationale, "score fitting nodes"),
         revision=pod.placed_revision,
         time=pod.placed_time,
-        attempt=placement.attempt,
-        score=rationale.score,
         runners_up=tuple(
             RunnerUp(
                 **fields_of(other, "node total parts"),
@@ -214,8 +213,6 @@ def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
             )
             for other in rationale.runners_up
         ),
-        fitting=rationale.fitting,
-        nodes=rationale.nodes,
         shares=tuple(held),
         choice=choice_words(state, pod, placement, rationale.score),
         found_there=not placement.rationale,

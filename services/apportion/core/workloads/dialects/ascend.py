@@ -45,43 +45,30 @@ MINDCLUSTER = "huawei.com/npu-core"
 _encode = msgspec.json.Encoder().encode
 
 
-class Npu(msgspec.Struct, frozen=True):
+class Npu:
     """One family of NPUs, with the names that are made of its `word`.
 
     `family` is what the catalogue calls it. Resources: `count` is of devices, `memory` is in MiB,
     and `cores` in percent of devices that are split softly. The annotations `use_ids` and
     `nouse_ids` choose devices; from `to_allocate` the plugin takes segments, which `allocated`
-    keeps.
+    keeps. `paired`: its dies come two to a module and are handed out in pairs.
     """
 
-    word: str
-    family: str
-    count: str
-    memory: str
-    cores: str
-    use_ids: str
-    nouse_ids: str
-    to_allocate: str
-    allocated: str
-
-    @property
-    def paired(self) -> bool:
-        """Whether its dies come two to a module and are handed out in pairs."""
-        return module_of(self.family) == PAIR
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self.family = word.lower()
+        self.count = f"huawei.com/{word}"
+        self.memory = f"huawei.com/{word}-memory"
+        self.cores = f"huawei.com/{word}-core"
+        self.use_ids = f"hami.io/use-{word}-uuid"
+        self.nouse_ids = f"hami.io/no-use-{word}-uuid"
+        self.to_allocate = f"hami.io/{word}-devices-to-allocate"
+        self.allocated = f"hami.io/{word}-devices-allocated"
+        self.paired = module_of(self.family) == PAIR
 
 
 NPUS = tuple(
-    Npu(
-        word=word,
-        family=word.lower(),
-        count=f"huawei.com/{word}",
-        memory=f"huawei.com/{word}-memory",
-        cores=f"huawei.com/{word}-core",
-        use_ids=f"hami.io/use-{word}-uuid",
-        nouse_ids=f"hami.io/no-use-{word}-uuid",
-        to_allocate=f"hami.io/{word}-devices-to-allocate",
-        allocated=f"hami.io/{word}-devices-allocated",
-    )
+    Npu(word)
     for word in (
         *("Ascend910A", "Ascend910B2", "Ascend910B3", "Ascend910B4", "Ascend910B4-1"),
         *("Ascend910C", "Ascend310P"),

@@ -7,7 +7,7 @@ wants its annotations under the same one.
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from apportion.core.workloads.dialects import nvidia
 from apportion.core.workloads.dialects.amounts import Amount, Amounts, Container
@@ -44,32 +44,17 @@ CONTAINERS_MAX: Final = 16
 LIMIT_DIGITS_MAX = 3
 
 
-class Vcuda(NamedTuple):
-    """The design under one prefix."""
+class Vcuda:
+    """The design under one prefix; `name` is the dialect's, as events say it."""
 
-    prefix: str
-
-    @property
-    def name(self) -> str:
-        """The name of the dialect, as events say it."""
-        return f"{self.prefix}/vcuda"
-
-    @property
-    def cores(self) -> str:
-        """The resource of hundredths of a card."""
-        return f"{self.prefix}/vcuda-core"
-
-    @property
-    def memory(self) -> str:
-        """The name under which pods ask for device memory."""
-        return f"{self.prefix}/vcuda-memory"
-
-    @property
-    def core_limit(self) -> str:
-        """The annotation with the most of a card that the pod may use while it is idle. The node's
-        plugin reads it off the pod; it binds no decision.
-        """
-        return f"{self.prefix}/vcuda-core-limit"
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.name = f"{prefix}/vcuda"
+        self.cores = f"{prefix}/vcuda-core"  # hundredths of a card
+        self.memory = f"{prefix}/vcuda-memory"
+        # The annotation with the most of a card that the pod may use while it is idle. The node's
+        # plugin reads it off the pod; it binds no decision.
+        self.core_limit = f"{prefix}/vcuda-core-limit"
 
     def resources(self, _: DialectConfig) -> Resources:
         """What the two names mean."""
@@ -149,6 +134,22 @@ class Vcuda(NamedTuple):
         """The annotation that names the cards of a container."""
         return f"{self.prefix}/predicate-gpu-idx-{position}"
 
+    def dialect(self) -> Dialect:
+        """The dialect with this prefix."""
+        alone = {self.core_limit: f"limits the cores of {self.name} alone"}
+        notes = (f"{self.prefix}/predicate-node", *map(self.of_container, range(CONTAINERS_MAX)))
+        return nvidia.dialect(
+            self.name,
+            resources=self.resources,
+            read=self.read,
+            choose=self.choose,
+            reserved=nvidia.RESERVED | alone,
+            render=self.render,
+            recover=dict.fromkeys(notes, self.recover),
+            device_choice=FULLEST,
+            writes=(f"{self.prefix}/",) if self.prefix == WRITER else (),
+        )
+
 
 def _cards(cores: Amount) -> int:
     cards, rest = divmod(cores.value, CARD)
@@ -160,22 +161,4 @@ def _cards(cores: Amount) -> int:
     return Amount(cards, cores.field, cores.written).devices()
 
 
-def _dialect(vcuda: Vcuda) -> Dialect:
-    alone = {vcuda.core_limit: f"limits the cores of {vcuda.name} alone"}
-    return nvidia.dialect(
-        vcuda.name,
-        resources=vcuda.resources,
-        read=vcuda.read,
-        choose=vcuda.choose,
-        reserved=nvidia.RESERVED | alone,
-        render=vcuda.render,
-        recover=dict.fromkeys(
-            (f"{vcuda.prefix}/predicate-node", *map(vcuda.of_container, range(CONTAINERS_MAX))),
-            vcuda.recover,
-        ),
-        device_choice=FULLEST,
-        writes=(f"{vcuda.prefix}/",) if vcuda.prefix == WRITER else (),
-    )
-
-
-DIALECTS = tuple(_dialect(Vcuda(prefix)) for prefix in PREFIXES)
+DIALECTS = tuple(Vcuda(prefix).dialect() for prefix in PREFIXES)
