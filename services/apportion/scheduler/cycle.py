@@ -265,8 +265,14 @@ class Cycle:
         """Append and fold up to the outcome, which is returned."""
         drafts = fence(decision.events, self._state, self._publisher, self._fences)
         outcome = UNKNOWN
+        # Pods of a gang that are placed, or pods that are evicted: all or none is stored.
+        together = (
+            any(pod.submitted.group for pod in decision.placed)
+            if decision.placed
+            else any(isinstance(event, PodEvicted) for event in decision.events)
+        )
         try:
-            revision = await commit(self._ledger, drafts, together=_together(decision))
+            revision = await commit(self._ledger, drafts, together=together)
         except (FenceRefused, DuplicateRefused) as refusal:
             _log.info("decision refused, deciding again: %s", refusal)
             outcome = REFUSED
@@ -364,13 +370,6 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
         await ledger.serve(SUBJECT, take)
     except NotPermitted as error:
         _log.warning("pods of extended kube-schedulers are not placed here: %s", error)
-
-
-def _together(decision: Decision) -> bool:
-    """Whether pods of a gang are among those placed, or pods are evicted: all or none is stored."""
-    if not decision.placed:
-        return any(isinstance(event, PodEvicted) for event in decision.events)
-    return any(pod.submitted.group for pod in decision.placed)
 
 
 def fence(

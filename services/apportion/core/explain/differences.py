@@ -352,12 +352,6 @@ def _value(value: Any) -> str:
 # ------------------------------------------------------------------ what an event touches
 
 
-def _observed(state: State, data: NodeObserved) -> Part:
-    """Once an API server has told of one, all others of which it does not tell are gone."""
-    others = state.nodes if data.version and not state.of_kubernetes else ()
-    return Part(nodes=(*others, data.node), devices=_devices_of(state, data.node))
-
-
 def _devices_of(state: State, node: str) -> tuple[str, ...]:
     known = state.nodes.get(node)
     return tuple(known.by_id) if known is not None else ()
@@ -379,7 +373,11 @@ _TOUCHED: dict[type, Callable[[State, Any], Part]] = {
         nodes=(data.node,),
         devices=[*(each.id for each in data.devices), *_devices_of(state, data.node)],
     ),
-    NodeObserved: _observed,
+    # Once an API server has told of one, all others of which it does not tell are gone.
+    NodeObserved: lambda state, data: Part(
+        nodes=(*(state.nodes if data.version and not state.of_kubernetes else ()), data.node),
+        devices=_devices_of(state, data.node),
+    ),
     NodeGone: lambda state, data: Part(nodes=(data.node,), devices=_devices_of(state, data.node)),
     **dict.fromkeys(
         (NodeSilent, NodeHeard, NodeCordoned, NodeUncordoned, NodeCordonLifted),

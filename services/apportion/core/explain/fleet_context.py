@@ -138,22 +138,18 @@ class Explainer:
         could = {miss.node for miss in kept}
         found = self.room.once(("nearest", pod.shape_key), lambda: self.room.nearest(shape))
         if found is None:
-            return self._of_none(pod, refused)
+            if not any(node.present for node in self._state.nodes.values()):
+                return Explained(refused, never=False)  # where there is no node, nobody knows
+            empty = self.room.once(
+                ("with nothing there", pod.shape_key),
+                lambda: self.room.with_nothing_there(shape, refused),
+            )
+            return Explained(empty, never=True)
         more = (miss for miss in found if miss.node not in could)
         nearest = sorted((*kept, *more), key=partial(self.room.devices_short, shape))
         return Explained(
             structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), never=False
         )
-
-    def _of_none(self, pod: PodState, refused: PodRefused) -> Explained:
-        """The refusal of a pod that no node could hold; where there is no node, nobody knows."""
-        if not any(node.present for node in self._state.nodes.values()):
-            return Explained(refused, never=False)
-        empty = self.room.once(
-            ("with nothing there", pod.shape_key),
-            lambda: self.room.with_nothing_there(pod.submitted.shape, refused),
-        )
-        return Explained(empty, never=True)
 
     def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
         """The nodes that the pod may use and whose agents are not believed: what devices they have

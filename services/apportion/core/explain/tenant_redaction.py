@@ -210,7 +210,10 @@ def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
         case _ if hidden:
             shown = _emptied(value, seen, sees)
         case Rule.NAMES:
-            shown = _texts(value, lambda name: _name(name, sees))
+            shown = _texts(
+                value,
+                lambda name: OF_OTHERS if "/" in name and not sees(name.split("/")[0]) else name,
+            )
         case Rule.PEOPLE:
             shown = _people(value, sees)
         case Rule.OWN_ITEMS:
@@ -248,11 +251,6 @@ def _people(value: Any, sees: Sees) -> Any:
         return _redacted(each, sees, _Object.CLUSTERS) if is_part else _blanked(each, sees)
 
     return _texts(value, shown)
-
-
-def _name(name: str, sees: Sees) -> str:
-    namespace, slash, _ = name.partition("/")
-    return OF_OTHERS if slash and not sees(namespace) else name
 
 
 def _blanked(text: str, sees: Sees) -> str:

@@ -62,7 +62,7 @@ def why(
         refused = _refusal(state, pod, pod.refusal, explainer or Explainer(state))
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
-    evicts = awaited(state, pod.uid)
+    evicts, evicted = awaited(state, pod.uid), state.evictions.get(pod.uid)
     answer = Why(
         revision=state.revision,
         **fields_of(pod.submitted, "namespace name uid group chooser"),
@@ -77,8 +77,8 @@ def why(
         gang=gang_answer(state, pod.submitted.group, group) if group else None,
         last_failure=pod.last_failure,
         failed_devices=failed,
-        evicted=state.evictions.get(pod.uid),
-        evicted_in_vain=_in_vain(state, pod),
+        evicted=evicted,
+        evicted_in_vain=evicted is not None and evicted.beneficiary not in state.pods,
         evicts=tuple(evicts),
         leaving=tuple(f"{each.namespace}/{each.name}" for each in evicts),
         room_on=state.nominated.get(pod.uid, ""),
@@ -139,12 +139,6 @@ def _held_back(pod: PodState) -> WhyHeldBack | None:
     return WhyHeldBack(
         failures=pod.backoff.failures, node=pod.backoff.node, until=text_of(pod.backoff.until)
     )
-
-
-def _in_vain(state: State, pod: PodState) -> bool:
-    """Whether the pod is to go for one that is not there any more."""
-    evicted = state.evictions.get(pod.uid)
-    return evicted is not None and evicted.beneficiary not in state.pods
 
 
 def _history(pod: PodState) -> tuple[Step, ...]:

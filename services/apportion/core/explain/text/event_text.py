@@ -141,13 +141,15 @@ class Teller:
             namespace, _, own = name.partition("/")
             pod = (Part(name=own, namespace=namespace),)
         if isinstance(data, PodGone):
-            return _gone(data, pod, earlier=self._newest.get(name, uid) != uid)
+            earlier = self._newest.get(name, uid) != uid
+            said = (": ", "the one before is gone") if earlier else (" ", "is gone")
+            return _about(pod, *said, *_because(data.reason))
         if isinstance(data, PodRefused):
             causes = words.event_causes(data, self._shapes.get(data.pod))
             return _about(pod, " waits: ", causes.lead, clauses=causes.clauses)
         if isinstance(data, PodResized):
-            said = (" ", "resized on ", _on(data.node), ": ")
-            return _about(pod, *said, clauses=(shares_words(data.shares), CORES_LATER))
+            clauses = (shares_words(data.shares), CORES_LATER)
+            return _about(pod, " ", "resized on ", _on(data.node), ": ", clauses=clauses)
         return _filled(_LINES[type(data)], data, pod)
 
     def name_of(self, uid: str) -> str:
@@ -268,13 +270,6 @@ def _said(text: str) -> Part:
     return Part(name=text, quoted=True)
 
 
-def _gone(data: PodGone, pod: Pod, *, earlier: bool) -> Line:
-    because = _because(data.reason)
-    if earlier:
-        return _about(pod, ": ", "the one before is gone", *because)
-    return _about(pod, " ", "is gone", *because)
-
-
 def difference_words(data: DifferenceFound) -> str:
     """How cluster and ledger differ, as in `default/a: the ledger has …, the cluster has …`."""
     said = (("the ledger has", data.ledger), ("the cluster has", data.cluster))
@@ -330,17 +325,6 @@ def _labels(labels: Mapping[str, str]) -> str:
     return listed([f"{key}={value}" for key, value in sorted(labels.items())])
 
 
-def _wanted(data: ResizeAsked) -> str:
-    wanted = [f"{data.memory_mib:,} MiB"] if data.memory_mib is not None else []
-    wanted += [f"{data.cores} %"] if data.cores is not None else []
-    return " and ".join(wanted)
-
-
-def _lifted(data: DeviceCordonLifted | NodeCordonLifted) -> Pod:
-    """Whose word `by` lifts: his own has no need of his name again."""
-    return ("a cordon of their own",) if data.of == data.by else ("what ", _said(data.of), " said")
-
-
 def _usage(data: UsageRecorded) -> Pod:
     """How much of its shares a node used, and what used it without one."""
     seconds = max(1, data.seconds)
@@ -386,9 +370,16 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     "difference": difference_words,
     "queue": _queue,
     "evicted_for": words.evicted_for,
-    "wanted": _wanted,
+    "wanted": lambda asked: " and ".join(
+        f"{much:,}{unit}"
+        for much, unit in ((asked.memory_mib, " MiB"), (asked.cores, " %"))
+        if much is not None
+    ),
     "resize_refused": words.resize_refused,
-    "lifted": _lifted,
+    # Whose word `by` lifts: his own has no need of his name again.
+    "lifted": lambda event: (
+        ("a cordon of their own",) if event.of == event.by else ("what ", _said(event.of), " said")
+    ),
     "policy": policy_words,
 }
 """How a line says a field of its event. Text gets into what is before it, a part stands alone."""

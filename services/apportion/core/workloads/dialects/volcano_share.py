@@ -18,7 +18,6 @@ from apportion.core.workloads.dialects.dialect import (
     Bound,
     BoundPod,
     Held,
-    PlacedPod,
     Resource,
     Resources,
     Unclear,
@@ -71,12 +70,6 @@ def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
     return own, tuple(ask for ask in asks if ask.container in lent)
 
 
-def _render(it: PlacedPod) -> dict[str, str]:
-    """What Volcano's scheduler writes on a pod of this placement."""
-    indexes = dict.fromkeys(it.index_of(share) for share in it.placed.shares)
-    return {INDEX: commas(indexes), TIME: it.nanoseconds}
-
-
 def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
     """The numbers of the pod's cards; which container has which follows from what they ask."""
     if TIME not in pod.annotations:
@@ -98,7 +91,10 @@ DIALECT = nvidia.dialect(
     "volcano-share",
     resources=_resources,
     read=_read,
-    render=_render,
+    render=lambda it: {
+        INDEX: commas(dict.fromkeys(map(it.index_of, it.placed.shares))),
+        TIME: it.nanoseconds,
+    },
     recover={INDEX: _recover},
     part=_part,
 )
