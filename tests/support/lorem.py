@@ -12,13 +12,13 @@ from functools import wraps
 from inspect import isfunction
 from typing import Any, Final, get_type_hints
 
-from apportion.core.explain.text import answer_text, constraint_text, event_text, words
+from apportion.core.explain.text import answer_text, event_text, words
 from tests.tidy.prose import FIELDS
 
 LOREM: Final = "lorem ipsum; dolor sit: amet (9), and"
 NAMES: Final = frozenset(("device_words",))
 """Functions that word no sentence: names of devices are none."""
-TEXTS: Final = (answer_text, constraint_text, event_text, words)
+TEXTS: Final = (answer_text, event_text, words)
 WORDERS: Final = ("_words", "_sentence")
 """How the names of functions end that word something, in other modules of the product."""
 SENTENCES: Final = FIELDS | {"parts", "reason_parts"}

@@ -23,7 +23,7 @@ FIELDS: Final = frozenset((
 WORDERS: Final = ("_words", "_text", "_with_text")
 """How the names of functions end that make sentences."""
 MODULES: Final = frozenset((
-    "words", "constraint_text", "answer_text", "event_text",
+    "words", "answer_text", "event_text",
 ))  # fmt: skip
 """Modules of `core/explain/text` all of whose functions do."""
 ERRORS: Final = frozenset(("error", "died", "failure", "refused", "wrong", "problem", "exc"))

@@ -26,7 +26,7 @@ from apportion.cli.pods.decisions import Awaited
 from apportion.cli.render.output import console, plain
 from apportion.core.answers.reads import GangAnswer, PodAnswer, Why
 from apportion.core.explain.not_queued import gates_words
-from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import listed, room_made
 from apportion.core.explain.text.words import frequent
 from apportion.core.workloads.kinds.drafts import PodDraft
@@ -137,7 +137,7 @@ def causes(
             found[awaited.unlooked[uid]] += 1
         elif said.refused is not None:
             refused, is_never = said.refused, uid in never
-            if limits := constraint_text.of_refusal(refused):
+            if limits := words.of_refusal(refused):
                 first = limits[0]
             elif refused.gang is not None:
                 first = words.gang(refused.gang)

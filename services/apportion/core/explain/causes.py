@@ -43,7 +43,7 @@ from apportion.core.devices.cordons import Cordon
 from apportion.core.explain.empty_capacity import NODES_WEIGHED, Room
 from apportion.core.explain.fleet_context import Explained, TooFewPlaces
 from apportion.core.explain.limit_holders import BeyondLimit, holders, never_within
-from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import (
     HOLDERS_NAMED,
     cause_with_text,
@@ -146,7 +146,7 @@ def limit_words(explained: Explained) -> str:
     """The limit that could never hold the pod; empty where it could."""
     match explained.limit:
         case BeyondLimit(queue, quota, resource, most, needed, together):
-            allowed, wanted = (constraint_text.of_resource(resource, of) for of in (most, needed))
+            allowed, wanted = (words.of_resource(resource, of) for of in (most, needed))
             whose = f"its queue {queue}" if queue else f"the quota {quota} of its namespace"
             needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
             return f"{whose} allows {allowed} of {resource} in all, and {needs}"
@@ -286,7 +286,7 @@ def _cause_row(
 
     `could` is said where something is to end.
     """
-    limited, shape = code in constraint_text.LIMIT_CODES, explained.shape
+    limited, shape = code in words.LIMIT_CODES, explained.shape
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     command, cure = "", ""
     if code in CORDONS and not explained.never:
@@ -392,8 +392,8 @@ def _limit_words(explained: Explained) -> str:
     if limit := limit_words(explained):
         return limit
     if refused.queue is not None:
-        return constraint_text.queue(refused.queue)
-    return constraint_text.quota(refused.quota) if refused.quota is not None else ""
+        return words.queue(refused.queue)
+    return words.quota(refused.quota) if refused.quota is not None else ""
 
 
 def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
@@ -477,18 +477,18 @@ def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, s
     """What is wanted and what the node has, where its cause is of kinds and not of amounts; of a
     gang the cause may be that of a pod which has ended since, whose wishes this one has not.
     """
-    if code is _C.TYPE_MISMATCH and constraint_text.types(shape):
-        return constraint_text.types(shape), " or ".join(_there([node], shape, _MODELS))
-    if code is _C.MODE_MISMATCH and constraint_text.modes(shape):
-        return constraint_text.modes(shape), " or ".join(_there([node], shape, _MODES))
+    if code is _C.TYPE_MISMATCH and words.types(shape):
+        return words.types(shape), " or ".join(_there([node], shape, _MODELS))
+    if code is _C.MODE_MISMATCH and words.modes(shape):
+        return words.modes(shape), " or ".join(_there([node], shape, _MODES))
     if code is _C.INDEX_MISMATCH and shape.devices.indexes:
         has = _there([node], shape, lambda device: str(device.index))
-        return constraint_text.indexes(shape.devices), f"cards {listed(has, KINDS_NAMED)}"
+        return words.indexes(shape.devices), f"cards {listed(has, KINDS_NAMED)}"
     if code is _C.NODE_LABELS_MISMATCH:
         terms, labels = shape.node.required, node.host.labels
         keys = {*shape.node.selector, *(each.key for term in terms for each in term)}
         have = [f"{key}={labels[key]}" for key in sorted(keys) if key in labels]
-        return constraint_text.labels(shape), ", ".join(have) or "none of them"
+        return words.labels(shape), ", ".join(have) or "none of them"
     return None
 
 

@@ -23,7 +23,7 @@ from apportion.core.answers.reads import (
 )
 from apportion.core.explain.causes import causes_say_all, refusal_words, refused_rows
 from apportion.core.explain.fleet_context import Explained, Explainer
-from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import queued_with_text
 from apportion.core.explain.text.event_text import ask_words
 from apportion.core.explain.text.words import LASTING
@@ -111,7 +111,7 @@ def wants_words(pod: PodState) -> str:
     """What a pod asks for, as in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`."""
     shape = pod.submitted.shape
     said = " + ".join(ask_words(ask) for ask in shape.asks) or "no device"
-    return ", ".join((said, *constraint_text.devices(shape)))
+    return ", ".join((said, *words.devices(shape)))
 
 
 def devices_wanted(pod: PodState) -> int:
@@ -151,7 +151,7 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
     return Line(
         wants=wants_words(pods[0][1]),
         asks=shape.asks,
-        wishes=tuple(constraint_text.devices(shape)),
+        wishes=tuple(words.devices(shape)),
         devices=devices_wanted(pods[0][1]),
         pods=len(pods),
         oldest_revision=oldest.submitted_revision,

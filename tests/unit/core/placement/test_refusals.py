@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.core.explain.text import words
-from apportion.core.explain.text.constraint_text import LIMIT_CODES
+from apportion.core.explain.text.words import LIMIT_CODES
 from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion_schemas import (
     Ask,

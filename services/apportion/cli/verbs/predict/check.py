@@ -18,8 +18,8 @@ from apportion.cli.exits import REFUSED
 from apportion.cli.pods.manifest_files import documents
 from apportion.cli.render.output import console, plain, print_json
 from apportion.core.configuration import manifest_config
-from apportion.core.explain.text.constraint_text import of_resource
 from apportion.core.explain.text.event_text import ask_words
+from apportion.core.explain.text.words import of_resource
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.lint.checking import checked
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig

@@ -12,7 +12,7 @@ from string import Formatter
 from typing import Any, NamedTuple
 
 from apportion.core.answers.reads import Part, joined
-from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text import words
 from apportion.core.explain.text.words import device_words
 from apportion_schemas import (
     AllocationFailed,
@@ -240,7 +240,7 @@ def quota_name(namespace: str, quota: str) -> str:
 def _queue(data: QueueObserved) -> str:
     said = f"queue {data.queue}: weight {data.weight}" + ("" if data.open else ", closed")
     limits = [
-        f"{constraint_text.of_resource(resource, most)} of {resource}"
+        f"{words.of_resource(resource, most)} of {resource}"
         for resource, most in sorted(data.capability.items())
     ]
     if limits:
@@ -309,7 +309,7 @@ def _because(reason: str) -> Pod:
 
 def _submitted(data: PodSubmitted) -> str:
     asks = ", ".join((listed([ask_words(ask) for ask in data.shape.asks]) or "no device",
-                      *constraint_text.devices(data.shape)))  # fmt: skip
+                      *words.devices(data.shape)))  # fmt: skip
     gang = f", gang {data.group}" if data.group else ""
     return f"{asks} ({data.dialect}{gang})"
 
@@ -356,7 +356,7 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     "closed": lambda unschedulable: " and unschedulable" if unschedulable else "",
     "labels": lambda labels: _labels(labels) or "of its name",
     "amounts": lambda hard: listed([f"{most:,} of {name}" for name, most in sorted(hard.items())]),
-    "claim": constraint_text.VOLUME_CLAIMS.__getitem__,
+    "claim": words.VOLUME_CLAIMS.__getitem__,
     "container": lambda container: f" for container {container}" if container else "",
     "final": lambda final: "for good" if final else "and is tried again",
     "health": lambda event: (

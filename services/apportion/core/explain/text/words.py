@@ -3,8 +3,13 @@
 The ledger carries codes and numbers, so that they can be counted and compared; command line,
 gateway, Kubernetes events and logs all get their words here and therefore say the same.
 
-What a code means is in its descriptor (`placement/feasibility`). Invariant: words never hold a
-number that the refusal does not.
+What a code means is in its descriptor (`placement/feasibility`). Also here is what a pod accepts of
+nodes and devices, and the limits on it that no node is at fault for: queues, quotas and claims on
+volumes. Amounts are said in the unit of the resource, as Kubernetes names it.
+
+Invariants: words never hold a number that the refusal does not; what keeps a pod from every node is
+said once, whatever nodes are short of beside it; of a pod that accepts any device nothing is said
+of wishes that it does not have.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -13,21 +18,164 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from apportion.core.answers.reads import Part, joined
-from apportion.core.explain.text import constraint_text
 from apportion.core.placement.feasibility.causes import cause_of, of_kind
 from apportion.core.placement.feasibility.descriptors import Kind, Unit
 from apportion.core.workloads.pods.gangs import KUBERNETES, KUBERNETES_VERSIONS, api_of
 from apportion_schemas import (
+    DeviceConstraints,
     GangShortage,
     NearMiss,
     PodEvicted,
     PodRefused,
+    QueueShortage,
+    QuotaShortage,
     RefusalCode,
     ResizeRefused,
     Shape,
+    VolumeShortage,
 )
 
 _C = RefusalCode
+LIMIT_CODES: Final = of_kind(Kind.LIMIT)
+"""Refusals that a pod's queue or namespace is the cause of, and no node."""
+VOLUME_CLAIMS: Final = {
+    "bound": "it is bound",
+    "first-consumer": "it is bound once a pod has a node",
+    "unbound": "it is not bound yet",
+    "unavailable": "no volume for it can be made or found",
+    "lost": "it has lost its volume",
+    "missing": "there is no such claim",
+    "deleting": "it is being deleted",
+    "in-use": "another pod has it, and only one may (ReadWriteOncePod)",
+}
+"""The state of a PersistentVolumeClaim in words."""
+
+
+def of_refusal(refused: PodRefused) -> list[str]:
+    """What keeps the pod from every node, and is no node's fault."""
+    limits = [volume(refused.volume)] if refused.volume is not None else []
+    limits += [queue(refused.queue)] if refused.queue is not None else []
+    return limits + ([quota(refused.quota)] if refused.quota is not None else [])
+
+
+def volume(shortage: VolumeShortage) -> str:
+    """What keeps a pod from every node, as in `its PersistentVolumeClaim data is not bound yet`."""
+    return f"its PersistentVolumeClaim {shortage.claim}: {VOLUME_CLAIMS[shortage.state]}"
+
+
+def queue(shortage: QueueShortage) -> str:
+    """What keeps a pod out of its queue, as in `its queue ml may hold 1 more … and it needs 2`."""
+    if not shortage.resource:
+        return f"its queue {shortage.queue} is closed"
+    needed, available = (
+        of_resource(shortage.resource, much) for much in (shortage.needed, shortage.available)
+    )
+    return (
+        f"its queue {shortage.queue} may hold {available} more of {shortage.resource}, "
+        f"and {needed} would be needed"
+    )
+
+
+def quota(shortage: QuotaShortage) -> str:
+    """What keeps a pod out of its namespace, as in `the quota gpus of its namespace allows 4 …`."""
+    return (
+        f"the quota {shortage.quota} of its namespace allows {shortage.most:,} of "
+        f"{shortage.resource}, pods held {shortage.used:,}, and {shortage.needed:,} more would be "
+        "needed"
+    )
+
+
+def of_resource(resource: str, value: int) -> str:
+    """An amount in the unit of a resource as Kubernetes names it."""
+    unit = {"cpu": " CPU", "memory": " MiB"}.get(resource, "")
+    return number_of_resource(resource, value) + unit
+
+
+def number_of_resource(resource: str, value: int) -> str:
+    """The same without its unit."""
+    return f"{value / 1000:,g}" if resource == "cpu" else f"{value:,}"
+
+
+LABELS_CHARS: Final = 200
+CARDS_NAMED: Final = 8
+_OPERATORS: Final = {
+    "In": "in", "NotIn": "not in", "Exists": "there", "DoesNotExist": "not there",
+    "Gt": "above", "Lt": "below",
+}  # fmt: skip
+
+
+def labels(shape: Shape) -> str:
+    """The labels of a node that the pod selects, as in `zone=b, disk in (ssd, nvme)`; empty where
+    its wishes are several, of which any will do.
+    """
+    node = shape.node
+    if len(node.required) > 1:
+        return ""
+    said = [f"{key}={value}" for key, value in sorted(node.selector.items())]
+    for expression in node.required[0] if node.required else ():
+        values = ", ".join(expression.values)
+        operator = _OPERATORS[expression.operator]
+        said.append(f"{expression.key} {operator}" + (f" ({values})" if values else ""))
+    whole = ", ".join(said)
+    return whole if len(whole) <= LABELS_CHARS else f"{whole[:LABELS_CHARS]}…"
+
+
+def types(shape: Shape) -> str:
+    """The types of devices that the pod accepts, as in `H100 or A100`; empty for any."""
+    only, but = shape.devices.use_types, shape.devices.nouse_types
+    if only and but:
+        return f"{' or '.join(only)}, and not {' or '.join(but)}"
+    return " or ".join(only) or (f"other than {' or '.join(but)}" if but else "")
+
+
+def resources(shape: Shape) -> str:
+    """The extended resources that the pod wants of its node."""
+    return " or ".join(sorted(shape.node.extended))
+
+
+def modes(shape: Shape) -> str:
+    """In which modes a device may be shared, as in `mps or mig`; empty for any."""
+    if shape.devices.modes:
+        return " or ".join(shape.devices.modes)
+    return "mig" if any(ask.profile for ask in shape.asks) else ""
+
+
+def devices(shape: Shape) -> list[str]:
+    """Which devices will do, as in `of H100`, `mps`, `only cards 0 and 2`."""
+    wanted, of = shape.devices, types(shape)
+    said = [f"of {of}"] if of else []
+    said += [" or ".join(wanted.modes)] if wanted.modes else []
+    return said + _cards(wanted)
+
+
+def cards(shape: Shape) -> str:
+    """That certain cards alone will do, as in `only cards 0 and 2 will do`; empty where any will.
+
+    Of all nodes have cards, and yet few such: what a node has free tells nothing without it.
+    """
+    said = [f"{each} will do" for each in _cards(shape.devices)]
+    return ", and ".join(said)
+
+
+def _cards(wanted: DeviceConstraints) -> list[str]:
+    said = [f"only {indexes(wanted)}"] if wanted.indexes else []
+    said += [f"only {_all(wanted.use_ids)}"] if wanted.use_ids else []
+    return said + ([f"all but {_all(wanted.nouse_ids)}"] if wanted.nouse_ids else [])
+
+
+def indexes(wanted: DeviceConstraints) -> str:
+    """The cards of a node by their numbers, as in `cards 0 and 2`."""
+    return ("card " if len(wanted.indexes) == 1 else "cards ") + _all(map(str, wanted.indexes))
+
+
+def _all(names: Iterable[str]) -> str:
+    known = list(names)
+    more = len(known) - CARDS_NAMED
+    if more > 0:
+        return f"{', '.join(known[:CARDS_NAMED])} and {more:,} more"
+    return " and ".join(filter(None, (", ".join(known[:-1]), *known[-1:])))
+
+
 NEVER: Final = "can never fit on this fleet, even if nothing ran there"
 NEVER_LISTED: Final = "can never fit"
 IT_NEVER: Final = f"it {NEVER}: "
@@ -43,12 +191,12 @@ WHOLE_CORES = 100
 _OF_CARDS: Final = frozenset((_C.UUID_MISMATCH, _C.INDEX_MISMATCH))
 """Causes that say themselves which cards will do."""
 _NAMED: Final[dict[RefusalCode, tuple[str, Callable[[Shape], str]]]] = {
-    _C.NODE_LABELS_MISMATCH: ("no labels of the node meet {}", constraint_text.labels),
-    _C.EXTENDED_RESOURCE_INSUFFICIENT: ("not enough of {} on the node", constraint_text.resources),
-    _C.TYPE_MISMATCH: ("no device is of type {}", constraint_text.types),
-    _C.MODE_MISMATCH: ("no device is shared in the mode {}", constraint_text.modes),
-    _C.UUID_MISMATCH: ("node has no such device: {}", constraint_text.cards),
-    _C.INDEX_MISMATCH: ("node has no such device: {}", constraint_text.cards),
+    _C.NODE_LABELS_MISMATCH: ("no labels of the node meet {}", labels),
+    _C.EXTENDED_RESOURCE_INSUFFICIENT: ("not enough of {} on the node", resources),
+    _C.TYPE_MISMATCH: ("no device is of type {}", types),
+    _C.MODE_MISMATCH: ("no device is shared in the mode {}", modes),
+    _C.UUID_MISMATCH: ("node has no such device: {}", cards),
+    _C.INDEX_MISMATCH: ("node has no such device: {}", cards),
 }
 """Causes that name what the pod wants, where it says so."""
 CAUSES_NAMED = 3
@@ -190,7 +338,7 @@ def _causes(
     refused = without_gone(refused)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
         return Causes("", (f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods",))
-    lead, clauses = "", tuple(constraint_text.of_refusal(refused))
+    lead, clauses = "", tuple(of_refusal(refused))
     if not clauses:
         lead, clauses = _of_nodes(refused, shape, most=most, never=never)
         clauses += (near,) if near else ()
@@ -208,7 +356,7 @@ def limit_of(refused: PodRefused) -> str:
     """What keeps the pod from every node, or its gang from finding places: whatever nodes lack
     beside it is no answer. Empty where nodes are the answer.
     """
-    limits = "; ".join(constraint_text.of_refusal(refused))
+    limits = "; ".join(of_refusal(refused))
     if refused.gang is None:
         return limits
     return _of_gang(refused, refused.gang, limits) if limits else gang(refused.gang)
@@ -228,7 +376,7 @@ def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = Fals
 
     As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`.
     """
-    limits = constraint_text.of_refusal(refused)
+    limits = of_refusal(refused)
     if refused.gang is not None:
         return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
     if limits:
@@ -270,7 +418,7 @@ def _of_nodes(refused: PodRefused, shape: Shape | None, *, most: int, never: boo
 
 def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[str]:
     """That only certain cards will do, where a cause does not say so itself."""
-    said = constraint_text.cards(shape) if shape is not None and _OF_CARDS.isdisjoint(codes) else ""
+    said = cards(shape) if shape is not None and _OF_CARDS.isdisjoint(codes) else ""
     return [said] if said else []
 
 
@@ -353,7 +501,7 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     return sorted(
         frequent(refused),
         key=lambda row: (
-            row[0] not in constraint_text.LIMIT_CODES,
+            row[0] not in LIMIT_CODES,
             row[0] in LASTING,
             row[0] != near,
         ),
@@ -388,9 +536,9 @@ def resize_refused(refused: ResizeRefused) -> str:
     """Why a pod cannot have another size, and what would help."""
     device, held = device_words(refused.device), ", ".join(refused.containers)
     if refused.queue is not None:
-        return constraint_text.queue(refused.queue)
+        return queue(refused.queue)
     if refused.quota is not None:
-        return constraint_text.quota(refused.quota)
+        return quota(refused.quota)
     return {
         "no-device": "it holds no device",
         "container-unknown": f"the container that was named holds no device; {held} does",
@@ -426,7 +574,7 @@ def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     return sorted(
         refused.reasons.items(),
         key=lambda row: (
-            row[0] not in constraint_text.LIMIT_CODES,
+            row[0] not in LIMIT_CODES,
             row[0] in LASTING,
             -row[1],
             order.index(row[0]),

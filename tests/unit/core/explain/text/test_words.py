@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text import words
 from apportion.core.placement.feasibility.causes import CAUSES
 from apportion.core.placement.feasibility.descriptors import Unit
 from apportion_schemas import (
@@ -99,7 +99,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.POD_ANTI_AFFINITY,
         RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
         # their amounts are those of a resource, which the refusal names
-        *constraint_text.LIMIT_CODES,
+        *words.LIMIT_CODES,
     }
 
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState
-from apportion.core.explain.text.constraint_text import LIMIT_CODES
+from apportion.core.explain.text.words import LIMIT_CODES
 from apportion.core.ledger.handlers.turns import AT_START, handing_out
 from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState
 from apportion.core.placement.feasibility import (

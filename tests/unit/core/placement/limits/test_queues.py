@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text import words
 from apportion.core.placement.fit_query import ExternalChoices
 from apportion_schemas import (
     Ask,
@@ -81,7 +81,7 @@ def test_a_queue_holds_no_more_than_its_capability(
     needed, available = amounts
     reported = QueueShortage(queue="ml", resource=resource, needed=needed, available=available)
     assert shortage(ledger, "b") == reported
-    assert words.refusal(ledger.refusal("b")) == constraint_text.queue(reported)
+    assert words.refusal(ledger.refusal("b")) == words.queue(reported)
 
 
 def test_entire_cards_and_parts_of_cards_are_counted_apart() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text import words
 from apportion.core.explain.why import why
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.fit_query import ExternalChoices
@@ -81,7 +81,7 @@ def test_a_namespace_holds_no_more_than_its_quota(
     needed, used = amounts
     lack = QuotaShortage(quota="gpus", resource=resource, needed=needed, used=used, most=most)
     assert shortage(ledger, "b") == lack
-    assert words.refusal(ledger.refusal("b")) == constraint_text.quota(lack)
+    assert words.refusal(ledger.refusal("b")) == words.quota(lack)
 
 
 def test_what_is_said_names_the_quota_and_the_cure(golden: Golden) -> None:
