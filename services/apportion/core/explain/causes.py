@@ -6,19 +6,15 @@ no reader is sent to lift what is lifted. Invariant: a cure names a node or devi
 could be held there.
 
 A slip of the pen in a label or a type looks like a fleet that is too small, so it also says what
-the fleet has instead. Invariant: only what is there is offered, of the families that the pod asks
-for.
+the fleet has instead, of the families that the pod asks for. Nor is a waiting pod decided again for
+what only makes its chances worse, so the newest refusal may count a node as short of memory that is
+cordoned in the meantime. Invariant: what was taken off offer is told only of nodes that could hold
+the pod with nothing there, and only if it was said after the decision, or is so now.
 
-A waiting pod is not decided again for what only makes its chances worse, so the newest refusal may
-count a node as short of memory that is cordoned in the meantime. Invariant: what was taken off
-offer is told only of nodes that could hold the pod with nothing there, and only if it was said
-after the decision, or is so now.
-
-Users who give a pod a high priority expect that others make room. The rules that spare others are
-those of `placement.preemption`. Invariants: they are named only for a node where those pods hold
-what is lacking, and a rule spares some of them, so the rule is the reason; and of those pods only
-their number is told, for they may be anyone's, and of a queue, whose pods are counted to no other
-namespace, not even that.
+The rules that spare pods of lower priority are those of `placement.preemption`. Invariants: they
+are named only for a node where those pods hold what is lacking, and a rule spares some of them, so
+the rule is the reason; of those pods only their number is told, for they may be anyone's, and of a
+queue, whose pods are counted to no other namespace, not even that.
 """
 
 import re

@@ -1,9 +1,9 @@
 """What a pod holds, read back from the annotations that its scheduler wrote for a device plugin.
 
-The inverse of `rendering`, for pods that another scheduler placed. Some systems name devices by
-their number on the node and leave amounts to the pod's asks, so the node's devices are needed to
-know them. Invariant: what cannot be understood whole is not understood: half of what a pod holds
-would be taken for free.
+The inverse of the dialects' `render`, for pods that another scheduler placed. Some systems name
+devices by their number on the node and leave amounts to the pod's asks, so the node's devices are
+needed to know them. Invariant: what cannot be understood whole is not understood: half of what a
+pod holds would be taken for free.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

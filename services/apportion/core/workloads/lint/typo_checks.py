@@ -374,12 +374,12 @@ _KNOWN_ANNOTATIONS: Final = frozenset(
 """All that some dialect, the manifests or a note of what has no effect knows."""
 
 
-def unknown_fields(part: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
+def unknown_fields(of: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
     """Each field of this part that is nearly a known one, and why it is told of."""
-    known = _KNOWN_FIELDS[part]
+    known = _KNOWN_FIELDS[of]
     for field in found:
         if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):
-            yield field, f"is no field of a {_PART_NAMES[part]}, and has no effect{hint}"
+            yield field, f"is no field of a {_PART_NAMES[of]}, and has no effect{hint}"
 
 
 def _read_names(kind: type[msgspec.Struct], *passed_over: Iterable[str]) -> frozenset[str]:
