@@ -139,7 +139,13 @@ class Reviews:
         verdict: Admitted | Rejected = Admitted("not a pod")
         if about == ("", "pods", ""):
             try:
-                asked = _asked(request)
+                asked = Asked(
+                    operation=request.operation,
+                    pod=read_pod(request.object),
+                    before=read_pod(request.old_object),
+                    namespace=request.namespace or "default",
+                    user=request.user_info.username,
+                )
             except PodTooLarge as error:
                 verdict = self._unread(request, str(error))
             else:
@@ -186,17 +192,6 @@ class Reviews:
         found = itertools.islice(suspects(asked.pod, dialects, placed=True), WARNINGS_MAX)
         said = [f"{each.field} {each.said}"[:WARNING_CHARS_MAX] for each in found]
         return {"warnings": said} if said else {}
-
-
-def _asked(request: _Request) -> Asked:
-    """What the API server wants to know of a pod. Raises BadBody."""
-    return Asked(
-        operation=request.operation,
-        pod=read_pod(request.object),
-        before=read_pod(request.old_object),
-        namespace=request.namespace or "default",
-        user=request.user_info.username,
-    )
 
 
 def _response(verdict: Admitted | Rejected) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from collections.abc import Hashable
 from typing import Final
 
 from apportion.core.answers.reads import (
-    GangAnswer,
     Line,
     LinesAnswer,
     NamespaceRow,
@@ -148,6 +147,8 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
     causes, nearest = (
         refused_rows(state, explained, about, explainer.room) if explained else ((), ())
     )
+    group = about.submitted.group
+    waits = explained is not None and explained.refused.gang and group in state.groups
     return Line(
         wants=wants_words(pods[0][1]),
         asks=shape.asks,
@@ -159,7 +160,8 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
         lasting=_lasts(explained),
         whose=about.submitted.namespace,
         queue=queue_of(state, about),
-        gang=_gang(state, about, explained),
+        # Of a pod that waits for the rest of its gang.
+        gang=gang_answer(state, group, state.groups[group]) if waits else None,
         sentence=said,
         apart=said if explained and not causes_say_all(explained) else "",
         nodes=explained.refused.nodes if explained else 0,
@@ -167,14 +169,6 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
         nearest=nearest,
         first=tuple(_queued(state, explainer, position, pod) for position, pod in pods[:shown]),
     )
-
-
-def _gang(state: State, pod: PodState, explained: Explained | None) -> GangAnswer | None:
-    """The gang of a pod that waits for the rest of it."""
-    name = pod.submitted.group
-    if explained is None or not explained.refused.gang or name not in state.groups:
-        return None
-    return gang_answer(state, name, state.groups[name])
 
 
 def _about(pods: list[tuple[int, PodState]]) -> PodState:

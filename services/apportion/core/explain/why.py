@@ -63,6 +63,10 @@ def why(
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     evicts, evicted = awaited(state, pod.uid), state.evictions.get(pod.uid)
+    held_back, again = None, pod.backoff
+    if pod.placement is None and again is not None:  # agents refused its placements
+        until = text_of(again.until)
+        held_back = WhyHeldBack(failures=again.failures, node=again.node, until=until)
     answer = Why(
         revision=state.revision,
         **fields_of(pod.submitted, "namespace name uid group chooser"),
@@ -73,7 +77,7 @@ def why(
         placed=placed,
         refused=refused,
         waiting=waiting,
-        held_back=_held_back(pod),
+        held_back=held_back,
         gang=gang_answer(state, pod.submitted.group, group) if group else None,
         last_failure=pod.last_failure,
         failed_devices=failed,
@@ -129,15 +133,6 @@ def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, 
         structs.replace(
             before, phase=ENDED, history=history, failed_devices=failed, end=end, refused=refused
         )
-    )
-
-
-def _held_back(pod: PodState) -> WhyHeldBack | None:
-    """That agents refused its placements; None while it has a placement or none was refused."""
-    if pod.placement is not None or pod.backoff is None:
-        return None
-    return WhyHeldBack(
-        failures=pod.backoff.failures, node=pod.backoff.node, until=text_of(pod.backoff.until)
     )
 
 

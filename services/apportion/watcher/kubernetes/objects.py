@@ -35,7 +35,6 @@ from apportion.core.workloads.pods import affinity, node_needs
 from apportion.core.workloads.pods.gangs import api_of
 from apportion.core.workloads.pods.node_needs import node_amounts
 from apportion.core.workloads.pods.template import ManifestConfig, devices_only
-from apportion.core.workloads.pods.volumes import read_node_drivers
 from apportion.core.workloads.reading import read_document
 from apportion.core.workloads.schedulers import Chooser, SchedulerNames, scheduler_names
 from apportion.runtime.kube.watch import number
@@ -446,10 +445,6 @@ class ObjectReader:
             taints=tuple(_taint(taint) for taint in node.spec.taints or ()),
             unhealthy_indexes=unhealthy_indexes(notes),
         )
-
-    def volume_limits(self, raw: bytes) -> dict[str, int]:
-        """How many volumes of each driver the node of a CSINode can have."""
-        return read_node_drivers(raw).limits
 
     def group(self, raw: bytes, api_version: str) -> tuple[PodGroupObserved, bool]:
         """A PodGroup of that API, and whether Volcano's controllers wait until it is let in.

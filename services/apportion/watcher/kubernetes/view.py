@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.workloads.pods.volumes import read_node_drivers
 from apportion.watcher.kubernetes.kind import Kind, Marks, Mirror, readable
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView, read_namespace
 from apportion.watcher.kubernetes.pod_groups import GROUPS, PodGroupView
@@ -98,7 +99,7 @@ class ClusterView:
             "csinodes": readable(
                 "CSINode",
                 self.volume_limits,
-                reader.volume_limits,
+                lambda raw: read_node_drivers(raw).limits,
                 self._limits_changed,
                 self._problem,
             ),
