@@ -127,7 +127,10 @@ def _hami(state: State) -> Iterator[Sample]:
     for node in state.nodes.values():
         for pod, container, device_id, memory_mib, cores in _shares(node.pods.values()):
             named = pod.submitted.namespace, node.name, pod.submitted.name
-            where = (*named, str(_position(pod, container)), device_id)
+            # The container's place among those that ask for devices.
+            names = list(dict.fromkeys(ask.container for ask in pod.submitted.shape.asks))
+            position = names.index(container) if container in names else 0
+            where = (*named, str(position), device_id)
             yield from _each(_HAMI_PODS, where, (memory_mib * _MIB, cores))
 
 
@@ -172,12 +175,6 @@ def _shares(pods: Iterable[PodState]) -> Iterator[_Held]:
             held[key] = (memory + share.memory_mib, cores + share.cores)
         for (container, device), (memory, cores) in held.items():
             yield pod, container, device, memory, cores
-
-
-def _position(pod: PodState, container: str) -> int:
-    """The container's place among those that ask for devices."""
-    names = dict.fromkeys(ask.container for ask in pod.submitted.shape.asks)
-    return list(names).index(container) if container in names else 0
 
 
 def _each(

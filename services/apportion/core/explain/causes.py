@@ -80,22 +80,21 @@ def refusal_words(explained: Explained, *, short: bool = False) -> str:
     return refusal_causes(explained, short=short).sentence
 
 
-def refusal_causes(explained: Explained, *, short: bool = False) -> words.Causes:
-    """The same with its clauses apart."""
+def refusal_causes(
+    explained: Explained, *, short: bool = False, lead: str = f"{words.NEVER}: "
+) -> words.Causes:
+    """The same with its clauses apart; `lead` says that the pod can never fit."""
     if limit := limit_words(explained):
         return words.Causes("", (limit,))
     refused, never = explained.refused, explained.never
     found = words.refusal_causes(refused, explained.shape, short=short, never=never)
-    lead = f"{words.NEVER}: " if never else whose(refused, explained.shape)
-    return words.Causes(lead + found.lead, found.clauses)
+    before = lead if never else whose(refused, explained.shape)
+    return words.Causes(before + found.lead, found.clauses)
 
 
 def because(explained: Explained, *, short: bool = False) -> str:
     """The same without that the pod can never fit."""
-    if limit := limit_words(explained):
-        return limit
-    said = words.refusal(explained.refused, explained.shape, short=short, never=explained.never)
-    return said if explained.never else whose(explained.refused, explained.shape) + said
+    return refusal_causes(explained, short=short, lead="").sentence
 
 
 def cause_words(explained: Explained) -> str:

@@ -188,7 +188,11 @@ def _doubted(document: dict[str, Any], writers: frozenset[str]) -> tuple[str, ..
     """The annotations that say what the pod holds, and are not the word of who bound it."""
     metadata, notes = document["metadata"], part(document, "metadata", "annotations")
     telling = [key for key in (SHARES, ATTEMPT, *RECOVERS) if key in notes]
-    if not telling or not _bound_by_a_scheduler(metadata):
+    if not telling:
+        return ()
+    # A pod that a scheduler bound was made without its node, and got it by a binding.
+    specs = [part(each, "fieldsV1", "f:spec") for _, each in entries(metadata, "managedFields")]
+    if not any(specs) or any("f:nodeName" in spec for spec in specs):
         return tuple(telling)
     trusted = {SHARES: OURS, ATTEMPT: OURS}
     return tuple(
@@ -324,12 +328,6 @@ def _asking(
 # That is as good as the API server's notes, which every account that may change a pod may change as
 # well: the policies of `deploy/kubernetes/policies` are the wall, and this is what there is where
 # they are not.
-
-
-def _bound_by_a_scheduler(metadata: Mapping[str, Any]) -> bool:
-    """Whether the pod was made without its node, and got it by a binding."""
-    specs = [part(each, "fieldsV1", "f:spec") for _, each in entries(metadata, "managedFields")]
-    return any(specs) and not any("f:nodeName" in spec for spec in specs)
 
 
 def _written_by(metadata: Mapping[str, Any], key: str, writers: frozenset[str]) -> bool:
