@@ -16,7 +16,7 @@ import msgspec
 from apportion.cli.client.gateway_client import Gateway, Unanswered, at_of
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render import tables
-from apportion.cli.render.output import console, plain, print_json, show
+from apportion.cli.render.output import console, print_json, say, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import Look
 from apportion.core.answers.reads import (
@@ -162,7 +162,7 @@ class Listing(NamedTuple):
                 self._print(revision, changed, piece=True, header=False)
             if self.form in {"", "wide"}:
                 for name in before.keys() - after.keys():
-                    console().print(plain(f"{name} is gone"), soft_wrap=True)
+                    say(f"{name} is gone")
             before = after
 
     def _newer(self, revision: int) -> tuple[int, list[Any]]:

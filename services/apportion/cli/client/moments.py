@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.render.output import clock, console
+from apportion.cli.render.output import clock, say
 from apportion.cli.usage import FILE
 from apportion.core.answers.past import MomentAnswer
 from apportion.core.explain.health import moment
@@ -67,7 +67,7 @@ def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], d
     meant = gateway.ask("moment", answer=MomentAnswer, query={"at": text})
     asked["at"] = meant.revision
     time = time_of(text, now)
-    console(stderr=True).print(head(meant, time, now), style="dim", soft_wrap=True)
+    say(head(meant, time, now), "dim", err=True)
     return asked, time or datetime.fromisoformat(meant.time)
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from apportion.cli.render.output import console, plain, progress, warn
+from apportion.cli.render.output import progress, say, warn
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.core.workloads.reading import passed_over_words
@@ -60,9 +60,8 @@ def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
 
 def tell_refused(problems: Iterable[object]) -> None:
     """Say on standard error which documents cannot be used, and why."""
-    out = console(stderr=True)
     for problem in problems:
-        out.print("refused", plain(problem), style="red", soft_wrap=True)
+        say(f"refused {problem}", "red", err=True)
 
 
 def tell_passed_over(wish: Wish) -> None:

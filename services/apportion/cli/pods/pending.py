@@ -23,7 +23,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited
-from apportion.cli.render.output import console, plain
+from apportion.cli.render.output import say
 from apportion.core.answers.reads import GangAnswer, PodAnswer, Why
 from apportion.core.explain.not_queued import gates_words
 from apportion.core.explain.text import words
@@ -197,8 +197,7 @@ async def wait_for_room(
             said = f"waits: room {room_made(why.evicts[0].nominated, names)}" if names else ""
             if said and reported.get(uid) != said:
                 reported[uid] = said
-                text = plain(f"{awaited.pods[uid].full_name} {said}")
-                console(stderr=True).print(text, soft_wrap=True)
+                say(f"{awaited.pods[uid].full_name} {said}", err=True)
         until = min((hopes[uid] for uid in hopeful - leaving), default=end)
         await awaited.wait_on(ledger, min(until, end) - at)
 

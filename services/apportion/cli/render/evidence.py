@@ -5,15 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from rich.console import Console
-
-from apportion.cli.render.output import plain, show, table
+from apportion.cli.render.output import Screen, plain, show, table
 from apportion.core.answers.reads import MissRow, WhyPlaced, WhyRefused
 from apportion.core.explain.text.event_text import share_words
 from apportion.core.explain.text.words import device_words, many
 
 
-def show_placed(out: Console, placed: WhyPlaced) -> None:
+def show_placed(out: Screen, placed: WhyPlaced) -> None:
     """What the pod holds, and the scores that decided it."""
     held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",), wraps=("HOLDS", "MODEL"),
                  drops=("MODEL", "#"))  # fmt: skip
@@ -38,10 +36,10 @@ def show_placed(out: Console, placed: WhyPlaced) -> None:
         [f"and {many(more, 'more node')} that fit" + ("" if more > 1 else "s")] if more > 0 else []
     )
     for line in (*lines, *([placed.choice] if placed.choice else [])):
-        out.print(plain(line), style="dim", soft_wrap=not out.is_terminal)
+        out.say(line, "dim", folds=True)
 
 
-def show_refused(out: Console, refused: WhyRefused) -> None:
+def show_refused(out: Screen, refused: WhyRefused) -> None:
     """What keeps it from every node, and which came nearest."""
     of_nodes = any(cause.nodes for cause in refused.causes)  # no node is counted for a limit
     causes = table(*(["NODES"] if of_nodes else []), "CAUSE", "WHAT WOULD UNBLOCK IT",
@@ -69,7 +67,7 @@ def show_refused(out: Console, refused: WhyRefused) -> None:
         show(misses, out)
 
 
-def _show_below_another(out: Console, misses: Iterable[MissRow]) -> None:
+def _show_below_another(out: Screen, misses: Iterable[MissRow]) -> None:
     """What the table of the nearest would say, where it would leave out columns or break names:
     lines end between words, and a name that is longer than the terminal is wide stays whole.
     """
@@ -85,7 +83,7 @@ def _show_below_another(out: Console, misses: Iterable[MissRow]) -> None:
                 break_long_words=False, break_on_hyphens=False,
             )  # fmt: skip
             for part in folded:
-                out.print(plain(part), soft_wrap=True)
+                out.say(part)
 
 
 def _held_by(miss: MissRow) -> str:

@@ -35,16 +35,16 @@ PHASE_STYLES = {
 }
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False) -> Screen:
     """The person's terminal, or the pipe that stands in its place."""
     stream = sys.stderr if stderr else sys.stdout
     given = os.environ.get("COLUMNS", "")
     width = None if stream.isatty() or given.isdecimal() else PIPE_WIDTH
     file: Any = Ascii(stream) if ascii_only(stream, os.environ) else None
-    return _Console(stderr=stderr, file=file, width=width, highlight=False, soft_wrap=False)
+    return Screen(stderr=stderr, file=file, width=width, highlight=False, soft_wrap=False)
 
 
-class _Console(Console):
+class Screen(Console):
     """One on which text of ours may have text from outside in it, and that cuts no rows."""
 
     def print(self, *objects: Any, **how: Any) -> None:
@@ -55,6 +55,27 @@ class _Console(Console):
     def render_str(self, text: str, **how: Any) -> Text:
         """See rich."""
         return super().render_str(escaped(text, keep="\n\t"), **how)
+
+    def say(self, text: object, style: str = "", *, folds: bool = False) -> None:
+        """Text as it is, in a line of its own; one that `folds` ends lines of a terminal between
+        words, and stays whole in a pipe, for `grep`.
+        """
+        self.print(plain(text), style=style, soft_wrap=not (folds and self.is_terminal))
+
+
+def say(text: object, style: str = "", *, err: bool = False) -> None:
+    """See Screen."""
+    console(stderr=err).say(text, style)
+
+
+def print_answer(body: object, said: str | Callable[[], object], *, as_json: bool) -> None:
+    """`body` as JSON, or what is said of it to people."""
+    if as_json:
+        print_json(body)
+    elif isinstance(said, str):
+        say(said)
+    else:
+        said()
 
 
 def print_json(body: object, *, line: bool = False) -> None:
@@ -95,12 +116,12 @@ def plain(value: Any) -> Text:
 def doubtful(remarks: Iterable[str]) -> None:
     """Say on standard error what is probably not meant so."""
     for remark in remarks:
-        console(stderr=True).print("doubtful", plain(remark), style="yellow", soft_wrap=True)
+        say(f"doubtful {remark}", "yellow", err=True)
 
 
 def warn(text: str, *, style: str = "yellow") -> None:
     """Say a sentence on standard error, beside what was asked for."""
-    console(stderr=True).print(plain(text), style=style, soft_wrap=True)
+    say(text, style, err=True)
 
 
 def progress(last: int, what: str = "revision") -> Callable[[int], None]:

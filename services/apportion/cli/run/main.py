@@ -34,7 +34,7 @@ from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.pods.append import Submitted, append
 from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.local_process import Run, ended, engine_of, unreachable, with_device
-from apportion.cli.render.output import console, plain
+from apportion.cli.render.output import say
 from apportion.cli.run.guardian import Duty, leave_behind
 from apportion.cli.usage import MIB
 from apportion.core.answers.reads import NodeDetail, PodAnswer, PodDetail, Why
@@ -412,7 +412,7 @@ class Telling:
 
     @staticmethod
     def _say(text: str) -> None:
-        console(stderr=True).print(plain(text), soft_wrap=True)
+        say(text, err=True)
 
 
 async def placed(

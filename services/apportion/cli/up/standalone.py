@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import click
 import msgspec
-from rich.console import Console
 
 from apportion.cli.client.configuration import configuration_now
 from apportion.cli.client.connection import (
@@ -38,7 +37,7 @@ from apportion.cli.pods.append import append, look_up
 from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.live_diff import only_new
 from apportion.cli.pods.manifest_files import read_manifests
-from apportion.cli.render.output import console, phase, plain, table
+from apportion.cli.render.output import Screen, console, phase, plain, table
 from apportion.cli.render.tables import short_name, shown_phase
 from apportion.cli.up import fleet as kept_fleet
 from apportion.cli.up.fleet import Wanted
@@ -202,7 +201,7 @@ class Up:
         write_connection(self._wanted.data, connection)
 
     def _say(self, text: str) -> None:
-        self._out.print(plain(text), soft_wrap=True)
+        self._out.say(text)
 
     async def _tell_freezes(self) -> None:
         """Print when placements freeze, why, and when they go on, until cancelled.
@@ -287,7 +286,7 @@ class Up:
             *self._wanted.advice,
             f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
         ):
-            self._out.print(plain(line), soft_wrap=True)
+            self._out.say(line)
 
 
 def check_ports(gateway: str, nats_port: int) -> None:
@@ -338,7 +337,7 @@ def find_samples() -> Path | None:
     return next((folder for folder in FOLDERS if folder.is_dir()), None)
 
 
-async def submit_samples(where: Where, out: Console) -> Samples:
+async def submit_samples(where: Where, out: Screen) -> Samples:
     """Submit those that are not live, and wait until each is decided.
 
     Raises:
@@ -392,7 +391,7 @@ def _outcomes(
     return pods, whys
 
 
-def show_samples(out: Console, samples: Samples) -> None:
+def show_samples(out: Screen, samples: Samples) -> None:
     """A row for each sample, and a line for each that could not be read."""
     made = table("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT", wraps=("HOLDS, OR WHY NOT",),
                  drops=("PHASE",))  # fmt: skip
@@ -412,4 +411,4 @@ def show_samples(out: Console, samples: Samples) -> None:
         )  # fmt: skip
     out.print(made)
     for problem in samples.problems:
-        out.print(plain(problem), style="red", soft_wrap=True)
+        out.say(problem, "red")

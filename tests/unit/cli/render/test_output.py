@@ -6,10 +6,9 @@ from datetime import datetime, timedelta
 
 import pytest
 from msgspec import structs
-from rich.console import Console
 
 from apportion.cli.render import tables
-from apportion.cli.render.output import plain, show
+from apportion.cli.render.output import Screen, plain, show
 from apportion.cli.up import standalone
 from apportion.cli.verbs.see.top import BAR_CELLS, bar
 from apportion.cli.verbs.see.why import show_why
@@ -36,7 +35,7 @@ WIDE = 250
 
 def printed(thing: object, *, width: int = WIDE) -> str:
     """What a terminal of that width without colours shows."""
-    out = Console(file=io.StringIO(), width=width, color_system=None)
+    out = Screen(file=io.StringIO(), width=width, color_system=None)
     out.print(thing)
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue()
@@ -249,7 +248,7 @@ def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     ledger.settle().submit(pod("late", ask(70_000))).settle()
     answer = why(ledger.state, ledger.pod("late"))
     for width in (60, 80):
-        out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+        out = Screen(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
         show_why(out, answer)
         assert isinstance(out.file, io.StringIO)
         lines = out.file.getvalue().splitlines()
@@ -257,7 +256,7 @@ def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
         assert answer.sentence in " ".join(line.rstrip() for line in lines)
         assert "needed 70,000 MiB" in " ".join(lines)
     assert "no room" not in capsys.readouterr().err
-    pipe = Console(file=io.StringIO(), width=60)
+    pipe = Screen(file=io.StringIO(), width=60)
     show_why(pipe, answer)
     assert isinstance(pipe.file, io.StringIO)
     assert answer.sentence in pipe.file.getvalue().splitlines()
@@ -277,7 +276,7 @@ def test_why_breaks_no_name_on_a_narrow_terminal(
         )
     )
     ledger.settle()
-    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    out = Screen(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     show_why(out, why(ledger.state, ledger.pod("m0")))
     assert isinstance(out.file, io.StringIO)
     lines = out.file.getvalue().splitlines()
@@ -286,7 +285,7 @@ def test_why_breaks_no_name_on_a_narrow_terminal(
     assert [line for line in lines if f"default/{worker}-0" in line]
     golden({f"{width} columns": out.file.getvalue()})
     assert capsys.readouterr().err == ""
-    show_why(Console(file=io.StringIO(), width=40), why(ledger.state, ledger.pod("a")))
+    show_why(Screen(file=io.StringIO(), width=40), why(ledger.state, ledger.pod("a")))
     assert "MODEL" in capsys.readouterr().err
 
 
@@ -302,7 +301,7 @@ def test_why_counts_no_nodes_for_a_limit() -> None:
     """Nobody looked at nodes, and it is no fault of theirs."""
     ledger = Ledger(rack("n1", 1)).play(QueueObserved(queue="ml", capability={"pods": 0}))
     ledger.submit(pod("p", ask(1000), queue="ml")).settle()
-    out = Console(file=io.StringIO(), width=200)
+    out = Screen(file=io.StringIO(), width=200)
     show_why(out, why(ledger.state, ledger.pod("p")))
     assert isinstance(out.file, io.StringIO)
     header, row = out.file.getvalue().splitlines()[1:3]
@@ -320,7 +319,7 @@ def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:
     pods = [pod_answer(ledger.state, ledger.pod(name)) for name in (*names, "b")]
     whys = {"b": why(ledger.state, ledger.pod("b"))}
     out = io.StringIO()
-    standalone.show_samples(Console(file=out, width=80), standalone.Samples(pods, whys, [], 0.0))
+    standalone.show_samples(Screen(file=out, width=80), standalone.Samples(pods, whys, [], 0.0))
     lines = out.getvalue().splitlines()
     assert len(lines) <= 1 + 2 * len(pods)
     assert max(len(line.rstrip()) for line in lines) <= 80

@@ -16,7 +16,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, plain, print_json, table, warn
+from apportion.cli.render.output import console, plain, print_answer, print_json, say, table, warn
 from apportion.core.answers.reads import ConfigurationAnswer, NodeAnswer
 from apportion.core.configuration import passed_over
 from apportion.core.configuration.keys import KEYS
@@ -56,10 +56,7 @@ def check(*, file: str, as_json: bool) -> None:
     content, configuration = read_both(file)
     for path, why in passed_over(content):
         warn(f"{path}: has no effect here: {why}")
-    if as_json:
-        print_json(configuration)
-    else:
-        console().print(plain(f"{file}: nothing is wrong"))
+    print_answer(configuration, f"{file}: nothing is wrong", as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion config apply cluster.yaml --reason 'A100s by MIG'")
@@ -91,11 +88,9 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
                 words = f"nodeconfig[{position}].name: {node.name} is no node of the cluster yet"
                 hint = did_you_mean(node.name, there)
                 warn(f"{words}; {hint}" if hint else words)
-    if as_json:
-        print_json(Applied(revision, changed, wanted))
-    else:
-        done = "in force since" if changed else "unchanged: in force since"
-        console().print(plain(f"{file}: {done} revision {revision}"))
+    done = "in force since" if changed else "unchanged: in force since"
+    said = f"{file}: {done} revision {revision}"
+    print_answer(Applied(revision, changed, wanted), said, as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion config show > cluster.json")
@@ -117,7 +112,7 @@ def show(*, where: Where, as_json: bool, at: str | None) -> None:
         return
     since = now.configuration_revision
     words = f"in force since revision {since}" if since else "no document was applied yet"
-    console(stderr=True).print(plain(words), style="dim")
+    say(words, "dim", err=True)
     print_json(now.configuration)
 
 

@@ -17,7 +17,7 @@ from apportion.cli.client.cordons import cordoning, cordons_of, node_now, stands
 from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, plain, print_json, warn
+from apportion.cli.render.output import print_answer, warn
 from apportion.cli.usage import reasoned
 from apportion.core.answers.reads import CordonAnswer, NodeDetail
 from apportion.core.explain.text.event_text import listed
@@ -165,8 +165,6 @@ def spoken(cordons: Iterable[CordonAnswer]) -> str:
 
 def _tell(data: Payload, revision: int | None, target: str, said: str, *, as_json: bool) -> None:
     """What was appended, or stands so that nothing was: for scripts the event, for people words."""
-    if as_json:
-        by, reason = getattr(data, "by", ""), getattr(data, "reason", "")
-        print_json(Done(type(data).__name__, target, revision, by, reason))
-    else:
-        console().print(plain(said), soft_wrap=True)
+    by, reason = getattr(data, "by", ""), getattr(data, "reason", "")
+    done = Done(type(data).__name__, target, revision, by, reason)
+    print_answer(done, said, as_json=as_json)

@@ -19,7 +19,7 @@ from apportion.cli.client.lookup import find, pods_meant, split_name
 from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.pods.append import end, stands
 from apportion.cli.pods.manifest_files import read_manifests, tell_passed_over, tell_refused
-from apportion.cli.render.output import console, plain, print_json, warn
+from apportion.cli.render.output import print_json, say, warn
 from apportion.core.answers.reads import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.text.event_text import limit_name, listed
@@ -85,9 +85,8 @@ def command(
     if as_json:
         print_json(report)
     else:
-        out = console()
         for name, revision in (report.limits | report.deleted | report.gangs).items():
-            out.print(plain(f"{name} ended at revision {revision}"))
+            say(f"{name} ended at revision {revision}")
     for problem in report.problems[len(problems) :]:
         warn(problem, style="red")
     if report.problems:

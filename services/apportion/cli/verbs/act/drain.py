@@ -32,7 +32,7 @@ from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.pending import alike, evicted_for, wait_for_room, waits_for
 from apportion.cli.pods.resubmit import UNIT_MAX, Anew, Blocked, Unit
-from apportion.cli.render.output import console, doubtful, plain, print_json, warn
+from apportion.cli.render.output import console, doubtful, plain, print_answer, warn
 from apportion.cli.usage import SAY_WHY
 from apportion.core.answers.plans import PlanRequest
 from apportion.core.answers.reads import GangAnswer, NodeDetail, PodAnswer, Why
@@ -163,10 +163,7 @@ def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
     # No Ctrl-C cuts what is said: what was done to pods must be known whole.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        if as_json:
-            print_json(report)
-        else:
-            _tell(report, dry_run=dry_run)
+        print_answer(report, lambda: _tell(report, dry_run=dry_run), as_json=as_json)
     finally:
         signal.signal(signal.SIGINT, before)
     if report.stopped == BY_HAND:
@@ -452,7 +449,7 @@ class Progress:
         count = words.many(len(unit.pods), "pod")
         what = f"gang {unit.gang}, {count}" if unit.gang else unit.names[0]
         said = f"{self._done:,} of {words.many(self._total, 'pod')}: {what}"
-        self._out.print(plain(said + (", not moved" if stays else "")), soft_wrap=True)
+        self._out.say(said + (", not moved" if stays else ""))
 
 
 def _tell(report: Report, *, dry_run: bool) -> None:
@@ -460,7 +457,7 @@ def _tell(report: Report, *, dry_run: bool) -> None:
     doubtful(words.mixed_gang(*gang) for gang in report.mixed_gangs.items())
     if report.stopped == BY_HAND and (dry_run or not report.revision):
         said = f"nothing was done: {report.target} is not cordoned by this, and no pod was moved"
-        out.print(plain(f"stopped {BY_HAND}; {said}"), soft_wrap=True)
+        out.say(f"stopped {BY_HAND}; {said}")
         return
     if dry_run:
         _tell_plan(report)
@@ -469,19 +466,19 @@ def _tell(report: Report, *, dry_run: bool) -> None:
     for name, node in report.moved.items():
         went = "begun anew on" if node == report.was.get(name) else "moved to"
         said = f"{name} {went} {node}" if node else f"{name} left"
-        out.print(plain(said + evicted_for(report.evicted.get(name, []))), soft_wrap=True)
+        out.say(said + evicted_for(report.evicted.get(name, [])))
     for name, why in alike(report.waiting):
         said = why if why == UNDECIDED else f"must wait: {why}"
-        out.print(plain(f"{name} {said}"), soft_wrap=True)
+        out.say(f"{name} {said}")
     for name, why in report.left.items():
-        out.print(plain(f"{name} is there still: {why}"), soft_wrap=True)
+        out.say(f"{name} is there still: {why}")
     if report.stopped:
         for line in (f"stopped {report.stopped}:", *how_far(report)):
             out.print(plain(line))
     gone = len(report.moved) + len(report.waiting)
     if not report.left and (gone or not report.stopped):
         known = f", as far as is known: {report.unready}" if report.unready else ""
-        out.print(plain(f"nothing runs on {report.target} any more{known}"), soft_wrap=True)
+        out.say(f"nothing runs on {report.target} any more{known}")
     elif report.stopped:
         out.print("the same again goes on where this stopped")
     if report.waiting and not report.stopped:
@@ -490,9 +487,9 @@ def _tell(report: Report, *, dry_run: bool) -> None:
     if report.instead:
         verb = "has" if len(report.instead) == 1 else "have"
         said = f"{words.many(len(report.instead), 'pod')} that waited before {verb} a place now"
-        out.print(plain(f"{said}: {_names(report.instead)}"), soft_wrap=True)
+        out.say(f"{said}: {_names(report.instead)}")
     lifts = f"`apportion uncordon {report.target}` lifts the cordon"
-    out.print(plain(f"{lifts}; pods that moved stay where they are"), soft_wrap=True)
+    out.say(f"{lifts}; pods that moved stay where they are")
 
 
 def _tell_plan(report: Report) -> None:
@@ -509,22 +506,22 @@ def _tell_plan(report: Report) -> None:
             f"{words.many(along, 'pod')} of {whose} with {whom}"
         )
     would = f"; {waits} of {len(report.left)} would have no place" if waits else ""
-    out.print(plain(said + would), soft_wrap=True)
+    out.say(said + would)
     if report.instead:
         verb = "waits" if len(report.instead) == 1 else "wait"
         said = f"{words.many(len(report.instead), 'pod')} that {verb} now would be placed instead"
-        out.print(plain(f"{said}: {_names(report.instead)}"), soft_wrap=True)
+        out.say(f"{said}: {_names(report.instead)}")
     if report.unready:
-        out.print(plain(unknown_words(report)), soft_wrap=True)
+        out.say(unknown_words(report))
     finds = {name: what for name, what in report.left.items() if report.planned.get(name)}
     others = {name: what for name, what in report.left.items() if name not in finds}
     for name, what in (*finds.items(), *alike(others)):
         along = name in finds and name in report.with_gang
         elsewhere = f", on {report.was[name]}," if along else ""
-        out.print(plain(f"{name}{elsewhere} {what}"), soft_wrap=True)
+        out.say(f"{name}{elsewhere} {what}")
     if report.estimate:
-        out.print("their controllers make them anew in an order of their own: where each goes "
-                  "may differ", soft_wrap=True)  # fmt: skip
+        out.say("their controllers make them anew in an order of their own: where each goes "
+                  "may differ")  # fmt: skip
 
 
 def unknown_words(report: Report) -> str:

@@ -12,7 +12,7 @@ from apportion.cli.client.connection import Where, asks_both, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import by_now, by_whom, person, run, write
 from apportion.cli.client.moments import AT, pinned
-from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.output import print_answer
 from apportion.cli.usage import hinting
 from apportion.core.answers.reads import SummaryAnswer
 from apportion.core.explain.text.event_text import Teller
@@ -38,11 +38,9 @@ def get(*, where: Where, as_json: bool, at: str | None) -> None:
     """
     gateway = Gateway(where.gateway_url())
     summary = gateway.ask("summary", answer=SummaryAnswer, query=pinned(gateway, {"at": at}))
-    if as_json:
-        print_json(summary.policy)
-    else:
-        policy = summary.policy
-        console().print(plain(f"nodes {policy.node_policy}, devices {policy.device_policy}"))
+    policy = summary.policy
+    said = f"nodes {policy.node_policy}, devices {policy.device_policy}"
+    print_answer(policy, said, as_json=as_json)
 
 
 _INDENT: Final = " " * (max(map(len, POLICIES)) + 2)
@@ -84,7 +82,5 @@ def set_(
         device_policy=devices or summary.policy.device_policy,
     )
     appended = run(write(where.reach(), changed, basis=summary.revision))
-    if as_json:
-        print_json({"revision": appended.revision, "policy": changed})
-    else:
-        console().print(plain(f"{Teller().line(changed)}, at revision {appended.revision}"))
+    said = f"{Teller().line(changed)}, at revision {appended.revision}"
+    print_answer({"revision": appended.revision, "policy": changed}, said, as_json=as_json)

@@ -15,7 +15,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import with_ledger
 from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.output import print_answer
 from apportion.core.answers.reads import DeviceAnswer, NodeDetail
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.wire import Message
@@ -143,10 +143,8 @@ def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> No
     while order.verb == "return" and found.silent and time.monotonic() < end_s:
         found = gateway.ask("nodes", node, answer=NodeDetail).node
         time.sleep(LOOK_S if found.silent else 0)
-    if as_json:
-        print_json({"node": node, "verb": order.verb, "already": already})
-        return
-    console().print(plain(f"{node} {_OF_NODES[order.verb, already]}"))
+    said = f"{node} {_OF_NODES[order.verb, already]}"
+    print_answer({"node": node, "verb": order.verb, "already": already}, said, as_json=as_json)
 
 
 def _order(where: Where, order: Order, *, as_json: bool) -> None:
@@ -160,10 +158,9 @@ def _order(where: Where, order: Order, *, as_json: bool) -> None:
     already = found.healthy if order.verb == "recover" else said == reason
     # Also of one that is so: what was ordered a moment ago may be under way.
     _obeyed(where, node, Order(order.verb, device, reason))
-    if as_json:
-        print_json({"node": node, "device": device, "verb": order.verb, "already": already})
-        return
-    console().print(plain(f"device {device} of {node} {_OF_DEVICES[order.verb, already]}"))
+    done = {"node": node, "device": device, "verb": order.verb, "already": already}
+    said = f"device {device} of {node} {_OF_DEVICES[order.verb, already]}"
+    print_answer(done, said, as_json=as_json)
 
 
 def said_by_agent(device: DeviceAnswer) -> str:

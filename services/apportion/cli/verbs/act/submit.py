@@ -45,7 +45,7 @@ from apportion.cli.pods.pending import (
     wait_for_room,
     waits_for,
 )
-from apportion.cli.render.output import console, doubtful, plain, print_json, show, table
+from apportion.cli.render.output import console, doubtful, plain, print_json, say, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer, Why
@@ -173,7 +173,7 @@ def command(
     else:
         _tell(report, waited=wait)
         if files and (hint := of_plan(report)):
-            console().print(hint, soft_wrap=True)
+            say(hint)
     if report.problems or report.refused or report.undecided or report.changed:
         sys.exit(REFUSED)
 
@@ -322,7 +322,7 @@ def _tell(report: Report, *, waited: bool) -> None:
     out.print(counted(report))
     if made.row_count > NAMED_MAX:
         for line in of_waiting(report):
-            out.print(plain(line), style="yellow", soft_wrap=True)
+            out.say(line, "yellow")
     if report.changed:
         out.print(of_replace(report))
 

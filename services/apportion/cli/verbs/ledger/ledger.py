@@ -28,7 +28,7 @@ from apportion.cli.client.ledger import (
     write_all,
 )
 from apportion.cli.exits import REFUSED, NotFound, Wrong
-from apportion.cli.render.output import console, plain, print_json, warn
+from apportion.cli.render.output import console, plain, print_answer, print_json, say, warn
 from apportion.cli.usage import FILE, reasoned
 from apportion.core.doctor.checks import size
 from apportion.core.explain.text.words import many
@@ -139,10 +139,7 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
         written = with_ledger(where.reach(), copied)
     except (ArchiveError, OSError) as error:
         raise NotFound(f"no archive written: {error}") from None
-    if as_json:
-        print_json(written)
-    else:
-        console().print(f"{written.revisions} events in", plain(written.file), soft_wrap=True)
+    print_answer(written, f"{written.revisions} events in {written.file}", as_json=as_json)
 
 
 def words_of(checked: Checked) -> str:
@@ -175,12 +172,11 @@ def _tell(reach: Reach, look: Look, *, as_json: bool) -> None:
             bytes=state.bytes, max_bytes=outcome.config.get("max_bytes", -1),
             replicas=outcome.config.get("num_replicas", 0),
         )  # fmt: skip
-    if as_json:
-        print_json(checked)
-    elif checked.ok:
-        console().print(words_of(checked))
-    else:
-        warn(checked.error, style="red")
+    print_answer(
+        checked,
+        lambda: say(words_of(checked)) if checked.ok else warn(checked.error, style="red"),
+        as_json=as_json,
+    )
     if not checked.ok:
         sys.exit(REFUSED)
 
@@ -231,12 +227,9 @@ def trim(
         raise NotFound(f"nothing dropped: {error}") from None
     if isinstance(outcome, CannotDrop):
         raise NotFound(f"nothing dropped: {outcome}")
-    if as_json:
-        print_json(outcome)
-        return
     verb = "could be dropped" if dry_run else "dropped"
     text = f"{outcome.dropped} revisions {verb}; the ledger begins at {outcome.first_revision}"
-    console().print(text, plain(f"(not more, for {outcome.because})"), soft_wrap=True)
+    print_answer(outcome, f"{text} (not more, for {outcome.because})", as_json=as_json)
 
 
 async def _trim(
@@ -317,7 +310,7 @@ def enable(
         return
     for each in outcome.wanted:
         halts = f"; would halt: {_counted(each.halts)}" if each.halts else "; no reader would halt"
-        out.print(plain(f"{each.format}, written by the {each.writer}{halts}"), soft_wrap=True)
+        out.say(f"{each.format}, written by the {each.writer}{halts}")
     if not outcome.wanted:
         out.print("this build writes nothing that is not enabled on this ledger")
 
@@ -345,7 +338,7 @@ def set_aside(
         print_json(outcome)
         return
     for revision, at in outcome.revisions.items():
-        console().print(f"revision {revision} is set aside, by revision {at}")
+        say(f"revision {revision} is set aside, by revision {at}")
 
 
 def _parsed(text: str) -> tuple[str, int]:

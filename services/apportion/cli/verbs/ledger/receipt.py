@@ -24,7 +24,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import open_ledger, read_to, run, with_ledger
 from apportion.cli.client.lookup import why_of
 from apportion.cli.exits import REFUSED, NotFound, Wrong
-from apportion.cli.render.output import console, plain, print_json, progress
+from apportion.cli.render.output import print_json, progress, say
 from apportion.cli.usage import FILE, read_keys
 from apportion.core.explain.text.event_text import Teller
 from apportion.core.explain.text.printable import escaped_json
@@ -114,9 +114,8 @@ def key(*, as_json: bool, file: Path) -> None:
     if as_json:
         print_json(Made(str(file), str(public), made.id))
         return
-    out = console()
-    out.print("private:", plain(str(file)), "(keep it; nobody else signs)", soft_wrap=True)
-    out.print("public: ", plain(str(public)), f"key {made.id} (publish it)", soft_wrap=True)
+    say(f"private: {file} (keep it; nobody else signs)")
+    say(f"public:  {public} key {made.id} (publish it)")
 
 
 @command.command(epilog="Example:  apportion receipt write --key receipts.key --receipts receipts")
@@ -170,14 +169,13 @@ async def _write(reach: Reach, signing: Signing, *, every_s: int | None, as_json
                     print_json(receipt, line=True)
                 else:
                     said = f"revisions {signed.first:,} to {signed.last:,} signed with key"
-                    path = plain(str(found.path))
-                    console().print(f"{said} {receipt.key}:", path, soft_wrap=True)
+                    say(f"{said} {receipt.key}: {found.path}")
             if not made and not as_json:
-                console().print("nothing new to sign")
+                say("nothing new to sign")
         except LedgerError as error:
             if every_s is None:
                 raise
-            console(stderr=True).print("no receipt now:", plain(str(error)), soft_wrap=True)
+            say(f"no receipt now: {error}", err=True)
         if every_s is None:
             return
         await asyncio.sleep(every_s)
@@ -295,14 +293,12 @@ def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None
     if as_json:
         print_json(shown)
     elif shown.ok:
-        out = console()
-        out.print(f"revision {shown.revision:,}:", plain(shown.event), soft_wrap=True)
-        out.print(
+        say(f"revision {shown.revision:,}: {shown.event}")
+        say(
             f"it is among revisions {shown.first:,} to {shown.last:,}, which key {shown.key} "
-            f"signed at {shown.time}",
-            soft_wrap=True,
+            f"signed at {shown.time}"
         )
     else:
-        console(stderr=True).print("no proof:", plain(shown.error), style="red", soft_wrap=True)
+        say(f"no proof: {shown.error}", "red", err=True)
     if not shown.ok:
         sys.exit(REFUSED)

@@ -18,7 +18,7 @@ import msgspec
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Wrong
-from apportion.cli.render.output import console, plain, print_json, progress
+from apportion.cli.render.output import console, print_answer, progress
 from apportion.cli.usage import FILE, read_keys
 from apportion.core.explain.text.words import many
 from apportion.core.ledger.audit import Auditor, Violation
@@ -226,10 +226,7 @@ def command(
         outcome = _verify_archives(archives, start, last or 0, receipts)
     else:
         outcome = run(_verify_ledger(where.reach(), (start, last), before, receipts))
-    if as_json:
-        print_json(outcome)
-    else:
-        _say(outcome)
+    print_answer(outcome, lambda: _say(outcome), as_json=as_json)
     if not outcome.ok:
         sys.exit(REFUSED if outcome.found else OUTDATED)
 
@@ -329,7 +326,7 @@ def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None
 def _say(outcome: Verified) -> None:
     out = console(stderr=not outcome.ok)
     for each in outcome.violations:
-        out.print(f"revision {each.revision}: {each.check}:", plain(each.text), soft_wrap=True)
+        out.say(f"revision {each.revision}: {each.check}: {each.text}")
     more = sum(outcome.found.values()) - len(outcome.violations)
     if more > 0:
         out.print(f"and {more} more")
@@ -344,10 +341,9 @@ def _say(outcome: Verified) -> None:
     if earlier > 0:
         out.print(f"{many(earlier, 'earlier event')} changed nothing")
     for named in outcome.contradicting:
-        said = plain(named.reason)
-        out.print(f"revision {named.revision}: {named.type} changed nothing:", said, soft_wrap=True)
+        out.say(f"revision {named.revision}: {named.type} changed nothing: {named.reason}")
     for at, why in outcome.set_aside.items():
-        out.print(f"revision {at} is set aside,", plain(why), soft_wrap=True)
+        out.say(f"revision {at} is set aside, {why}")
     if not outcome.found:
         out.print(f"everything holds: {span}, {refused}{compared}\nstate {outcome.digest}")
     else:
@@ -355,10 +351,9 @@ def _say(outcome: Verified) -> None:
         out.print(f"not sound: {span}; the first violation is at {first.revision}", style="red")
     if outcome.receipts:
         stand = "stands" if outcome.receipts == 1 else "stand"
-        out.print(
+        out.say(
             f"{many(outcome.receipts, 'receipt')} {stand} for {outcome.proven:,} of them, up to "
-            f"revision {outcome.proven_to:,}, signed at {outcome.signed_at}",
-            soft_wrap=True,
+            f"revision {outcome.proven_to:,}, signed at {outcome.signed_at}"
         )
     if outcome.unknown:
-        out.print("not checked from", plain(outcome.unknown), style="red", soft_wrap=True)
+        out.say(f"not checked from {outcome.unknown}", "red")

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 
 from apportion.cli.client.configuration import read_configuration_file
 from apportion.cli.client.connection import JSON
 from apportion.cli.exits import REFUSED
 from apportion.cli.pods.manifest_files import documents
-from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.output import Screen, console, plain, print_answer
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.text.event_text import ask_words
 from apportion.core.explain.text.words import of_resource
@@ -136,10 +135,7 @@ def command(
     if not report.documents and not any(each.holds_pods for each in report.skipped):
         why = nothing_taken_words(contents)
         report.documents.append(Row(source=read[0].source, line=0, name="", refused=why))
-    if as_json:
-        print_json(report)
-    else:
-        _show(report, (found.source for found in read))
+    print_answer(report, lambda: _show(report, (found.source for found in read)), as_json=as_json)
     incomplete = not report.documents or (strict and (report.doubtful or report.skipped))
     if report.refused or incomplete:
         sys.exit(REFUSED)
@@ -227,10 +223,10 @@ def _show(report: Report, sources: Iterable[str]) -> None:
     rows: tuple[Row | Skipped, ...] = (*report.documents, *report.skipped)
     for row in sorted(rows, key=lambda row: (places[row.source], row.line)):
         where = f"{row.source}:{row.line}" if row.line else row.source
-        out.print(plain(f"{where}  {row.name}".rstrip()), style="bold", soft_wrap=True)
+        out.say(f"{where}  {row.name}".rstrip(), "bold")
         if isinstance(row, Skipped):
             said = f"  skipped  document {row.document}: {row.why}"
-            out.print(plain(said), style="yellow", soft_wrap=True)
+            out.say(said, "yellow")
         else:
             _show_known(row, out)
     taken = len(report.documents) - report.refused
@@ -242,18 +238,18 @@ def _show(report: Report, sources: Iterable[str]) -> None:
     out.print(plain(total))
 
 
-def _show_known(row: Row, out: Console) -> None:
+def _show_known(row: Row, out: Screen) -> None:
     if row.refused:
-        out.print(plain(f"  refused  {row.refused}"), style="red", soft_wrap=True)
+        out.say(f"  refused  {row.refused}", "red")
     elif not row.pods:
-        out.print(plain("  taken    no pods of its own"), soft_wrap=True)
+        out.say("  taken    no pods of its own")
     elif not row.asks:
-        out.print(plain("  taken    no device"), soft_wrap=True)
+        out.say("  taken    no device")
     for ask in row.asks:
-        out.print(plain(f"  {row.dialect:<8} {ask}"), soft_wrap=True)
+        out.say(f"  {row.dialect:<8} {ask}")
     for words in row.node:
-        out.print(plain(f"  {'node':<8} {words}"), soft_wrap=True)
+        out.say(f"  {'node':<8} {words}")
     for note in sorted(row.notes, key=lambda note: not note.doubtful):
         kind = "doubtful" if note.doubtful else "without effect"
         said = f"  {kind}  line {note.line}, {note.field}: {note.why}"
-        out.print(plain(said), style="bold yellow" if note.doubtful else "dim", soft_wrap=True)
+        out.say(said, "bold yellow" if note.doubtful else "dim")

@@ -11,7 +11,6 @@ from typing import get_args
 
 import click
 import msgspec
-from rich.console import Console
 from rich.text import Text
 
 from apportion.cli.client.completion import TARGETS
@@ -21,7 +20,7 @@ from apportion.cli.client.plans import ask
 from apportion.cli.exits import NEVER, NOT_NOW, REFUSED
 from apportion.cli.pods.manifest_files import tell_refused
 from apportion.cli.render.evidence import show_placed, show_refused
-from apportion.cli.render.output import console, doubtful, plain, print_json, table, warn
+from apportion.cli.render.output import Screen, console, doubtful, plain, print_json, table, warn
 from apportion.cli.usage import hinting
 from apportion.core.answers.plans import (
     Ahead,
@@ -117,15 +116,15 @@ def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _show(answer: PlanAnswer) -> None:
     out = console()
-    out.print(plain(answer.sentence), style="bold", soft_wrap=not out.is_terminal)
+    out.say(answer.sentence, "bold", folds=True)
     if answer.changes:
         said = ", ".join(change.words for change in answer.changes)
-        out.print(plain(f"as if: {said}"), soft_wrap=not out.is_terminal)
+        out.say(f"as if: {said}", folds=True)
     if len(answer.pods) > 1 or answer.changes:
         _show_pods(out, "POD", answer.pods)
     if len(answer.pods) <= DETAILED_MAX:
         for pod in answer.pods:
-            out.print(plain(pod.sentence), style="bold", soft_wrap=not out.is_terminal)
+            out.say(pod.sentence, "bold", folds=True)
             if pod.placed is not None:
                 show_placed(out, pod.placed)
             if pod.refused is not None:
@@ -145,12 +144,12 @@ def _show(answer: PlanAnswer) -> None:
     _show_evicted(out, answer)
     _show_waiting(out, answer)
     if answer.when:
-        out.print(plain(answer.when), soft_wrap=not out.is_terminal)
+        out.say(answer.when, folds=True)
     if said := totals_words(answer):
-        out.print(plain(said), style="dim", soft_wrap=not out.is_terminal)
+        out.say(said, "dim", folds=True)
 
 
-def _show_pods(out: Console, title: str, pods: Iterable[PlannedPod]) -> None:
+def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
     compared = any(pod.without for pod in pods)
     moves = any(pod.was and pod.outcome != "unchanged" for pod in pods)
     columns = [title, "OUTCOME", *(["FROM"] if moves else []), "NODE", "HOLDS, OR WHY NOT"]
@@ -186,7 +185,7 @@ def _why_not(pod: PlannedPod) -> str:
     return eviction(pod.evicted) if pod.evicted is not None else pod.cause
 
 
-def _show_evicted(out: Console, answer: PlanAnswer) -> None:
+def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
     again = ["THEN"] if any(gone.to for gone in answer.evicted) else []
     exceeds = ["EXCEEDS"] if any(gone.budgets for gone in answer.evicted) else []
     made = table("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", *again, *exceeds,
@@ -201,7 +200,7 @@ def _show_evicted(out: Console, answer: PlanAnswer) -> None:
         out.print(made)
 
 
-def _show_waiting(out: Console, answer: PlanAnswer) -> None:
+def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
     """Who waits before a pod of the manifest, or else who does for the sake of the plan: since no
     revision of the ledger. Those for whom nothing changes are counted.
 

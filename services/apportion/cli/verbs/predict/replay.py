@@ -11,14 +11,22 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 import click
-from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import ARCHIVES, BEGIN, END, time_of
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import ascii_only, between, console, plain, print_json, table, warn
+from apportion.cli.render.output import (
+    Screen,
+    ascii_only,
+    between,
+    console,
+    plain,
+    print_answer,
+    table,
+    warn,
+)
 from apportion.cli.usage import FILE, hinting
 from apportion.core.answers.replays import ReplayAnswer
 from apportion.core.explain.health import moment
@@ -146,13 +154,13 @@ def command(
         archives=archives,
     )  # fmt: skip
     answer = replayed(where, asked)
-    if as_json:
-        print_json(answer)
-    else:
-        _show(console(), answer, begin, in_ascii=ascii_only(sys.stdout, os.environ))
+    in_ascii = ascii_only(sys.stdout, os.environ)
+    print_answer(
+        answer, lambda: _show(console(), answer, begin, in_ascii=in_ascii), as_json=as_json
+    )
     if chart is None:
         return
-    paper = Console(record=True, file=io.StringIO(), width=100, force_terminal=True)
+    paper = Screen(record=True, file=io.StringIO(), width=100, force_terminal=True)
     _show(paper, answer, begin)
     if chart.suffix.lower() == ".svg":
         text = paper.export_svg(title="apportion replay", theme=PAPER, code_format=SVG)
@@ -176,7 +184,7 @@ def span_of(answer: ReplayAnswer, begin: str) -> str:
     return f"{moment(span.from_time)}{note} to {moment(span.to_time)}"
 
 
-def _show(out: Console, answer: ReplayAnswer, begin: str, *, in_ascii: bool = False) -> None:
+def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = False) -> None:
     said = ", ".join(answer.changes) or "as it was, every decision at once"
     out.print(plain(f"{span_of(answer, begin)}: {said}"), style="bold")
     made = table("", "HAPPENED", "REPLAYED", "DIFFERENCE",
@@ -192,7 +200,7 @@ def _show(out: Console, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fa
             difference(before, after, row.unit),
         )
     out.print(made)
-    out.print(plain(OF_SHARES), style="dim", soft_wrap=not out.is_terminal)
+    out.say(OF_SHARES, "dim", folds=True)
     courses = {"happened": answer.happened, "replayed": answer.replayed}
     for title, field in (("GPUs held", "used"), ("GPUs waited for", "waiting")):
         levels = {
@@ -207,9 +215,9 @@ def _show(out: Console, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fa
             for number, line in enumerate(shown):
                 scale = f"{most:,.4g}" if number == 0 else ("0" if number == HEIGHT - 1 else "")
                 out.print(plain(f"{scale:>{SCALE_CELLS - 1}} {line}"), style=COLOURS[name])
-    out.print(plain(saved(answer)), soft_wrap=True)
+    out.say(saved(answer))
     baseline = OF_A_CHANGE if answer.changes else AT_ONCE
-    out.print(plain(baseline), style="dim", soft_wrap=not out.is_terminal)
+    out.say(baseline, "dim", folds=True)
 
 
 def difference(before: float, after: float, unit: str) -> str:

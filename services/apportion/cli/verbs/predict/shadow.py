@@ -8,7 +8,7 @@ import click
 
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import ARCHIVES, BEGIN, END
-from apportion.cli.render.output import console, plain, print_json, table
+from apportion.cli.render.output import console, print_json, table
 from apportion.core.answers.replays import ShadowAnswer, ShadowPod, Spot
 from apportion.core.explain.text.words import device_words, many
 
@@ -69,7 +69,7 @@ def command(
         if as_json:
             print_json(pod, line=True)
         elif every or pod.verdict != "same":
-            out.print(plain(line(pod)), soft_wrap=True)
+            out.say(line(pod))
 
     if follow:
         click.echo(FOLLOWS, err=True)  # until the first comes it is silent
@@ -89,7 +89,7 @@ def command(
             why = pod.reason or SAID[pod.verdict]
             made.add_row(str(pod.revision), name_of(pod), spot(pod.theirs), ours, why)
         out.print(made)
-    out.print(plain(summary(answer)), soft_wrap=True)
+    out.say(summary(answer))
 
 
 def summary(answer: ShadowAnswer) -> str:

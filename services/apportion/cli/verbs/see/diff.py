@@ -10,7 +10,7 @@ import click
 from apportion.cli.client.connection import Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.moments import FORMS, MOMENT, both
-from apportion.cli.render.output import clock, console, plain, print_json, show, table
+from apportion.cli.render.output import clock, console, print_json, show, table
 from apportion.cli.render.rows import Rows
 from apportion.core.answers.past import DiffAnswer, DiffRow, Side
 from apportion.core.explain.text.event_text import shares_words
@@ -55,9 +55,9 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
         both(text, meant, datetime.now(UTC))
         for text, meant in ((begin, diff.begin), (end or "", diff.end))
     )
-    out.print(plain(span), style="dim", soft_wrap=True)
+    out.say(span, "dim")
     if diff.begin.revision == 1:
-        out.print(plain(FROM_THE_FIRST), style="dim", soft_wrap=True)
+        out.say(FROM_THE_FIRST, "dim")
     for name in LISTS:
         rows: Sequence[DiffRow] = getattr(diff, name)
         if rows:

@@ -14,7 +14,7 @@ from rich.text import Text
 from apportion.cli.client.connection import CONNECTION, GATEWAY_ENV, Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import REFUSED, NotLetIn, Unreachable, Wrong
-from apportion.cli.render.output import console, plain, print_json, table
+from apportion.cli.render.output import console, plain, print_answer, table
 from apportion.core.answers.doctor import CheckAnswer, DoctorAnswer
 from apportion.core.doctor.checks import CHECKS, examined
 from apportion.core.doctor.facts import Facts, KubeFacts, LedgerFacts
@@ -88,10 +88,7 @@ def command(
         kube=asyncio.run(_of_kubernetes(kube_choice(**kube))),
     )
     answer = _together(facts, theirs)
-    if as_json:
-        print_json(answer)
-    else:
-        _show(answer)
+    print_answer(answer, lambda: _show(answer), as_json=as_json)
     if any(check.state == "broken" for check in answer.checks):
         sys.exit(REFUSED)
 

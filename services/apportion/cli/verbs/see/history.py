@@ -76,8 +76,7 @@ def command(
         since = between((time - before).total_seconds()) if time and before else ""
         before = time or before
         name = f"{row.type or 'unreadable':<{NAME_CELLS}}"
-        out.print(f"{row.time[11:23]:<12} {since:>8} {row.revision:>8}", name,
-                  plain(row.sentence), soft_wrap=True)  # fmt: skip
+        out.say(f"{row.time[11:23]:<12} {since:>8} {row.revision:>8} {name} {row.sentence}")
 
 
 def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:

@@ -23,7 +23,7 @@ from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.client.moments import FORMS, MOMENT, when
 from apportion.cli.exits import Unreachable, Wrong
-from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.output import console, print_json, say
 from apportion.core.explain.text.event_text import Teller
 from apportion.core.explain.text.suggestions import did_you_mean
 from apportion.core.ledger.rules import Rules, said_at
@@ -227,12 +227,11 @@ def _in_words(teller: Teller) -> Show:
         try:
             event = rules.read(record.revision, record.subject, record.payload)
         except EventError as refused:
-            text = plain(f"not applied, on {unquote(record.subject)}: {refused}")
-            out.print(f"{record.revision:>8}", text, style="red", soft_wrap=True)
+            text = f"not applied, on {unquote(record.subject)}: {refused}"
+            out.say(f"{record.revision:>8} {text}", "red")
             return
         name = f"{type(event.data).__name__:<{NAME_CELLS}}"
-        text = plain(teller.line(event.data))
-        out.print(f"{record.revision:>8}", event.time[11:23], name, text, soft_wrap=True)
+        out.say(f"{record.revision:>8} {event.time[11:23]} {name} {teller.line(event.data)}")
 
     return show
 
@@ -323,7 +322,7 @@ class Span(NamedTuple):
         if end is not None and end < begin - 1:
             raise Wrong(f"--to is before --from, which begins at revision {begin}; exchange them")
         if said:
-            console(stderr=True).print(", ".join(said), style="dim", soft_wrap=True)
+            say(", ".join(said), "dim", err=True)
         return begin, end
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
 from apportion.cli.client.completion import NODES
@@ -24,7 +24,15 @@ from apportion.cli.client.gateway_client import Gateway, at_of
 from apportion.cli.client.listing import Listed, naming_nodes
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import Unreachable
-from apportion.cli.render.output import PHASE_STYLES, console, plain, print_json, show, table
+from apportion.cli.render.output import (
+    PHASE_STYLES,
+    Screen,
+    console,
+    plain,
+    print_json,
+    show,
+    table,
+)
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, short_name, shown_phases
 from apportion.core.answers.reads import (
@@ -88,7 +96,7 @@ def command(
     _live(out, gateway, query, interval_s)
 
 
-def _live(out: Console, gateway: Gateway, query: dict[str, str], interval_s: float) -> None:
+def _live(out: Screen, gateway: Gateway, query: dict[str, str], interval_s: float) -> None:
     from rich.live import Live
 
     view, seen = View(), _Seen(gateway, query)
@@ -113,7 +121,7 @@ def _live(out: Console, gateway: Gateway, query: dict[str, str], interval_s: flo
         return
 
 
-def _rows(out: Console) -> int:
+def _rows(out: Screen) -> int:
     return max(out.height - HEADER_LINES, 1)
 
 
@@ -143,7 +151,7 @@ class _Seen:
             self._trouble = error.message
         return True
 
-    def picture(self, view: View, out: Console) -> Group:
+    def picture(self, view: View, out: Screen) -> Group:
         """The screen, as the view wants it."""
         if self._trouble:
             return Group(Text(self._trouble, "red"))

@@ -17,7 +17,7 @@ from apportion.cli.client.listing import Listed
 from apportion.cli.client.lookup import is_pod
 from apportion.cli.client.moments import AT, FORMS, MOMENT, both, pinned
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import clock, console, plain, print_json, show, table
+from apportion.cli.render.output import clock, console, plain, print_json, say, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, node_state
 from apportion.core.answers.past import MomentAnswer, WhoPage, WhoRow
@@ -70,8 +70,7 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     items = by_card(page.items, index)
     if since:
         meant = gateway.ask("moment", answer=MomentAnswer, query={"at": page.since})
-        said = f"since {both(since, meant, datetime.now(UTC))}"
-        console(stderr=True).print(said, style="dim", soft_wrap=True)
+        say(f"since {both(since, meant, datetime.now(UTC))}", "dim", err=True)
     if as_json:
         print_json(Listed(revision, items))
         return

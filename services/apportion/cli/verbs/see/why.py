@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import click
 from msgspec import structs
-from rich.console import Console
 
 from apportion.cli.client.completion import PODS
 from apportion.cli.client.connection import Where, asks_gateway
@@ -15,7 +14,7 @@ from apportion.cli.client.lookup import why_of
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render.evidence import show_placed, show_refused
-from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.output import Screen, console, print_json
 from apportion.core.answers.reads import (
     Evictions,
     Why,
@@ -61,7 +60,7 @@ def command(
     out = console()
     show_why(out, why)
     for line in _beside_it(why):
-        out.print(plain(line), style="dim", soft_wrap=not out.is_terminal)
+        out.say(line, "dim", folds=True)
 
 
 def with_evictions(gateway: Gateway, why: Why) -> Why:
@@ -104,11 +103,11 @@ def _beside_it(why: Why) -> Iterator[str]:
         yield f"before: {last}{verb} tells what came before"
 
 
-def show_why(out: Console, why: Why) -> None:
+def show_why(out: Screen, why: Why) -> None:
     """The sentence and the evidence; a terminal has its lines broken between words, a pipe whole
     ones, for `grep`.
     """
-    out.print(plain(why.sentence), style="bold", soft_wrap=not out.is_terminal)
+    out.say(why.sentence, "bold", folds=True)
     if why.placed:
         show_placed(out, why.placed)
     if why.refused:
@@ -120,5 +119,4 @@ def show_why(out: Console, why: Why) -> None:
         + (f" ({step.time})" if step.time else "")
         for step in why.history
     )
-    said = plain(f"{steps}; as of revision {why.revision}")
-    out.print(said, style="dim", soft_wrap=not out.is_terminal)
+    out.say(f"{steps}; as of revision {why.revision}", "dim", folds=True)

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from apportion.cli.client.connection import JSON
-from apportion.cli.render.output import console, print_json
+from apportion.cli.render.output import print_answer
 from apportion.runtime.process.compilation import compiled
 from apportion_schemas import CATALOGUE
 
@@ -38,10 +38,7 @@ def completion(ctx: click.Context, *, shell: str, as_json: bool) -> None:
     if made is None:  # pragma: no cover - click knows all of SHELLS
         raise click.UsageError(f"no completion for {shell}")
     source = made(ctx.find_root().command, {}, "apportion", VARIABLE).source()
-    if as_json:
-        print_json({"shell": shell, "source": source})
-    else:
-        click.echo(source)
+    print_answer({"shell": shell, "source": source}, lambda: click.echo(source), as_json=as_json)
 
 
 @click.command(epilog="Example:  apportion man ~/.local/share/man/man1")
@@ -62,10 +59,7 @@ def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
             written.append(str(path))
     except OSError as error:
         raise click.ClickException(f"cannot write {folder}: {error.strerror}") from None
-    if as_json:
-        print_json(written)
-    else:
-        click.echo(f"{len(written)} pages in {folder}")
+    print_answer(written, f"{len(written)} pages in {folder}", as_json=as_json)
 
 
 def pages(root: click.Command) -> Iterator[tuple[str, str]]:
@@ -142,9 +136,6 @@ def version(*, as_json: bool) -> None:
     )
     raised = [f"{row.name} {row.version}" for row in CATALOGUE if row.version > 1]
     versions["events"] = f"{len(CATALOGUE)} types; {', '.join(raised) or 'all of version 1'}"
-    if as_json:
-        print_json(versions)
-    else:
-        width = max(map(len, versions))
-        for name, version in versions.items():
-            console().print(f"{name:<{width}}  {version}")
+    width = max(map(len, versions))
+    said = "\n".join(f"{name:<{width}}  {version}" for name, version in versions.items())
+    print_answer(versions, lambda: click.echo(said), as_json=as_json)

@@ -16,7 +16,7 @@ import msgspec
 
 from apportion.cli.client.connection import DATA_ENV, JSON, default_data
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, plain, print_json, show, table
+from apportion.cli.render.output import plain, print_json, say, show, table
 from apportion.runtime.jetstream.server.users import ADDABLE, Member, Users, UsersFailed
 from apportion.runtime.ledger.port import ALL_SUBJECTS
 
@@ -139,7 +139,7 @@ def begin(
         return
     where = f", handed out into {hand_out}" if hand_out else ""
     text = f"{len(members)} users have keys in {folder}{where}"
-    console().print(plain(text), soft_wrap=True)
+    say(text)
 
 
 def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -> None:  # noqa: FBT001 - as click hands it over
@@ -156,12 +156,12 @@ def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -
         print_json(Known(member.role, member.name, member.nodes, key, obeyed))
         return
     text = f"{member.role} {member.name} {what}{f', by the key in {key}' if key else ''}"
-    console().print(plain(text), soft_wrap=True)
+    say(text)
     if key:
         for line in _how_to_connect(users, member):
-            console().print(plain(line), soft_wrap=True)
+            say(line)
     if not obeyed:
-        console().print(plain("no server runs here; it obeys from its next start"), soft_wrap=True)
+        say("no server runs here; it obeys from its next start")
 
 
 def _how_to_connect(users: Users, member: Member) -> Iterator[str]:

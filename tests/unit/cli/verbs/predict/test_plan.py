@@ -5,8 +5,8 @@ import io
 import pytest
 from click.testing import CliRunner
 from msgspec import structs
-from rich.console import Console
 
+from apportion.cli.render.output import Screen
 from apportion.cli.verbs.predict.plan import _show, _show_pods, _show_waiting, command, totals_words
 from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, Totals
 from tests.support.golden import Golden
@@ -51,7 +51,7 @@ def test_one_reason_of_many_is_said_once(golden: Golden) -> None:
         waits("i", "quota", line=2),
         finds[1],
     ]
-    out = Console(file=io.StringIO(), width=120, color_system=None)
+    out = Screen(file=io.StringIO(), width=120, color_system=None)
     _show_pods(out, "POD", pods)
     assert isinstance(out.file, io.StringIO)
     golden({"two that fit, four of a gang, one of it elsewhere, one alone": out.file.getvalue()})
@@ -59,7 +59,7 @@ def test_one_reason_of_many_is_said_once(golden: Golden) -> None:
 
 def shown(answer: PlanAnswer) -> list[str]:
     """The lines on who would wait besides."""
-    out = Console(file=io.StringIO(), width=120, color_system=None)
+    out = Screen(file=io.StringIO(), width=120, color_system=None)
     _show_waiting(out, answer)
     assert isinstance(out.file, io.StringIO)
     return [" ".join(line.split()) for line in out.file.getvalue().splitlines()]
@@ -110,7 +110,7 @@ def test_a_sentence_ends_its_lines_between_words_on_a_terminal(
     sentence = " ".join(["sentence"] * 30)
     answer = PlanAnswer(revision=7, outcome="fits", sentence=sentence)
     for terminal, lines in ((True, 4), (False, 1)):
-        out = Console(file=io.StringIO(), width=80, color_system=None, force_terminal=terminal)
+        out = Screen(file=io.StringIO(), width=80, color_system=None, force_terminal=terminal)
         monkeypatch.setattr("apportion.cli.verbs.predict.plan.console", lambda out=out: out)
         _show(answer)
         assert isinstance(out.file, io.StringIO)

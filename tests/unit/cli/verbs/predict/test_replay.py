@@ -5,8 +5,8 @@ import io
 import pytest
 from click.testing import CliRunner
 from msgspec import structs
-from rich.console import Console
 
+from apportion.cli.render.output import Screen
 from apportion.cli.verbs.predict.replay import (
     ASCII,
     AT_ONCE,
@@ -182,7 +182,7 @@ def test_what_the_bars_are_and_how_shares_count_stands_beside_them() -> None:
         span=span, changes=(), happened=course, replayed=course, gpus_saved=0,
         gpu_hours_waited_saved=0.0,
     )  # fmt: skip
-    out = Console(file=io.StringIO(), width=120, color_system=None)
+    out = Screen(file=io.StringIO(), width=120, color_system=None)
     _show(out, answer, "")
     assert isinstance(out.file, io.StringIO)
     lines = [line.strip() for line in out.file.getvalue().splitlines()]

@@ -2,8 +2,7 @@
 
 from io import StringIO
 
-from rich.console import Console
-
+from apportion.cli.render.output import Screen
 from apportion.cli.verbs.see.why import show_why
 from apportion.core.explain.why import why
 from tests.support.fleet import rack
@@ -16,7 +15,7 @@ def test_a_table_of_scores_says_how_many_it_leaves_out() -> None:
     ledger = Ledger(*(rack(f"n{at}", 1) for at in range(9))).submit(pod("a", ask(1_000))).settle()
     few = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("a", ask(1_000))).settle()
     for each, said in ((ledger, True), (few, False)):
-        out = Console(width=120, file=StringIO())
+        out = Screen(width=120, file=StringIO())
         show_why(out, why(each.state, each.pod("a")))
         assert isinstance(out.file, StringIO)
         text = out.file.getvalue()
