@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from apportion.cli.render.output import Screen, plain, show, table
+from apportion.cli.render.output import Screen, show, table
 from apportion.core.answers.reads import MissRow, WhyPlaced, WhyRefused
 from apportion.core.explain.text.event_text import share_words
 from apportion.core.explain.text.words import device_words, many
@@ -17,8 +17,8 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
                  drops=("MODEL", "#"))  # fmt: skip
     for share in placed.shares:
         held.add_row(
-            plain(share.share.container), plain(share_words(share.share)),
-            str(share.index) if share.index >= 0 else "", plain(share.model),
+            share.share.container, share_words(share.share),
+            str(share.index) if share.index >= 0 else "", share.model,
         )  # fmt: skip
     if placed.shares:
         show(held, out)
@@ -26,10 +26,10 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
     columns = [part.upper() for part in parts]
     scores = table("NODE", "SCORE", *columns, drops=reversed(columns))
     row = [f"{placed.score.parts[part]:.1f}" for part in parts]
-    scores.add_row(plain(placed.node), f"{placed.score.total:.1f}", *row, style="green")
+    scores.add_row(placed.node, f"{placed.score.total:.1f}", *row, style="green")
     for other in placed.runners_up:
         row = [f"{other.parts[part]:.1f}" if part in other.parts else "" for part in parts]
-        scores.add_row(plain(other.node), f"{other.total:.1f}", *row)
+        scores.add_row(other.node, f"{other.total:.1f}", *row)
     show(scores, out)
     more = placed.fitting - 1 - len(placed.runners_up)
     lines = (
@@ -42,24 +42,22 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
 def show_refused(out: Screen, refused: WhyRefused) -> None:
     """What keeps it from every node, and which came nearest."""
     of_nodes = any(cause.nodes for cause in refused.causes)  # no node is counted for a limit
-    causes = table(*(["NODES"] if of_nodes else []), "CAUSE", "WHAT WOULD UNBLOCK IT",
-                   right=("NODES",), wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"))  # fmt: skip
+    causes = table("NODES", "CAUSE", "WHAT WOULD UNBLOCK IT", right=("NODES",),
+                   wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"), optional=("NODES",))  # fmt: skip
     for cause in refused.causes:
-        causes.add_row(*([str(cause.nodes)] if of_nodes else []), plain(cause.words),
-                       plain(cause.unblocked_by))  # fmt: skip
+        causes.add_row(str(cause.nodes) if of_nodes else "", cause.words, cause.unblocked_by)
     out.print(causes)
     if not refused.nearest:
         return
     held = any(miss.held_by for miss in refused.nearest)
     misses = table("NEAREST", "DEVICE", "CAUSE", "NEEDED", "AVAILABLE", "MISSING",
-                   *(["HELD BY"] if held else []), right=("NEEDED", "AVAILABLE", "MISSING"),
-                   wraps=("CAUSE", "HELD BY"),
+                   "HELD BY", right=("NEEDED", "AVAILABLE", "MISSING"),
+                   wraps=("CAUSE", "HELD BY"), optional=("HELD BY",),
                    drops=("NEEDED", "AVAILABLE", "DEVICE"))  # fmt: skip
     for miss in refused.nearest:
         misses.add_row(
-            plain(miss.node), plain(device_words(miss.device)), plain(miss.words),
-            miss.needed_words, miss.available_words, miss.missing,
-            *([plain(_held_by(miss))] if held else []),
+            miss.node, device_words(miss.device), miss.words, miss.needed_words,
+            miss.available_words, miss.missing, _held_by(miss) if held else "",
         )  # fmt: skip
     if misses.crowded(out.width):
         _show_below_another(out, refused.nearest)

@@ -90,9 +90,10 @@ def table(
     right: Iterable[str] = (),
     wraps: Iterable[str] = (),
     drops: Iterable[str] = (),
+    optional: Iterable[str] = (),
 ) -> Rows:
     """An empty table in the one style of all verbs; see Rows."""
-    return Rows(*columns, right=right, wraps=wraps, drops=drops)
+    return Rows(*columns, right=right, wraps=wraps, drops=drops, optional=optional)
 
 
 def show(rows: Rows, out: Console | None = None) -> None:

@@ -144,7 +144,7 @@ def show_idle(answer: IdleAnswer) -> None:
         *([figures(row.cost for row in answer.rows)] if money else []),
     ]
     for row, *cells in zip(answer.rows, *amounts, strict=True):
-        rows.add_row(plain(row.key), f"{row.shares:,}", *cells)
+        rows.add_row(row.key, f"{row.shares:,}", *cells)
     show(rows)
     out.print()
     shares = table("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU HOURS", "NOW",
@@ -153,7 +153,7 @@ def show_idle(answer: IdleAnswer) -> None:
     hours = figures(each.hours for each in listed), figures(each.gpu_hours for each in listed)
     for each, long, cards in zip(listed, *hours, strict=True):
         shares.add_row(
-            plain(f"{each.namespace}/{each.pod}"), plain(each.container), plain(each.device[:12]),
+            f"{each.namespace}/{each.pod}", each.container, each.device[:12],
             clock(each.start), long, cards, "idle" if each.idle_now else "over",
         )  # fmt: skip
     show(shares)

@@ -47,9 +47,10 @@ class Rows:
 
     `drops` are columns that are left out where a table is too wide for the terminal, the first one
     first; those that the table has not are no matter. All others are its keys: where not even these
-    have room, the lines are longer than the terminal is wide. Without `header` the names of the
-    columns are not shown. Unless it `may_be_long` it is always a table. `left_out` are the columns
-    that had no room when it was shown last.
+    have room, the lines are longer than the terminal is wide. Of those in `optional` one is shown
+    where a row says more in it than `-`. Without `header` the names of the columns are not shown.
+    Unless it `may_be_long` it is always a table. `left_out` are the columns that had no room when
+    it was shown last.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Rows:
         right: Iterable[str] = (),
         wraps: Iterable[str] = (),
         drops: Iterable[str] = (),
+        optional: Iterable[str] = (),
     ) -> None:
         self.header = True
         self.may_be_long = True
@@ -66,6 +68,7 @@ class Rows:
         self._columns = columns
         self._right = frozenset(right)
         self._wraps = frozenset(wraps)
+        self._optional = frozenset(optional)
         self._rows: list[tuple[tuple[Cell, ...], str]] = []
 
     def add_row(self, *cells: Cell, style: str = "") -> None:
@@ -88,7 +91,7 @@ class Rows:
         widths = self._widths(rows)
         left = self._left(widths, width)
         self._narrow(widths, left, width)
-        if len(left) < len(self._columns) or _total(widths, left) > width:
+        if len(left) < len(self._told()) or _total(widths, left) > width:
             return True
         return any(_longest(pieces) > widths[place] for row in rows for place, pieces in
                    enumerate(row) if self._columns[place] in self._wraps)  # fmt: skip
@@ -97,9 +100,7 @@ class Rows:
         rows = [([_pieces(cell) for cell in cells], style) for cells, style in self._rows]
         widths = self._widths(cells for cells, _ in rows)
         left = self._left(widths, options.max_width)
-        self.left_out = tuple(
-            column for place, column in enumerate(self._columns) if place not in left
-        )
+        self.left_out = tuple(self._columns[place] for place in self._told() if place not in left)
         if self.long:
             yield from self._lines(rows, widths, left)
             return
@@ -114,15 +115,24 @@ class Rows:
             yield from (last._replace(text=last.text.rstrip(" ")) for last in line[-1:])
             yield Segment.line()
 
+    def _told(self) -> list[int]:
+        """The places of the columns that have something to say."""
+        return [
+            place for place, column in enumerate(self._columns)
+            if column not in self._optional
+            or any(str(cells[place]) not in {"", "-"} for cells, _ in self._rows)
+        ]  # fmt: skip
+
     def _left(self, widths: list[int], width: int) -> list[int]:
         """The places of the columns that there is room for; what wraps is content with less."""
         least = [
             min(widths[place], WRAPPED_CELLS) if column in self._wraps else widths[place]
             for place, column in enumerate(self._columns)
         ]
-        left = [place for place, column in enumerate(self._columns) if column not in self._drops]
+        told = self._told()
+        left = [place for place in told if self._columns[place] not in self._drops]
         for column in reversed(self._drops):
-            more = sorted((*left, self._columns.index(column)))
+            more = sorted({*left, self._columns.index(column)} & {*told})
             left = more if _total(least, more) <= width else left
         return left
 

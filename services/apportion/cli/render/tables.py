@@ -239,7 +239,7 @@ def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
         phases += f"; {' and '.join(lost)}" if lost else ""
         needs = str(gang.min_available) if gang.declared else "not declared"
         name = gang.namespace if gang.group == NOT_TOLD else gang.group
-        made.add_row(name, needs, str(gang.pods), phases, plain(gang.queue))
+        made.add_row(name, needs, str(gang.pods), phases, gang.queue)
     return made
 
 
@@ -256,8 +256,8 @@ def queues(items: Iterable[QueueAnswer], look: Look = PLAIN) -> Rows:
             queue.queue, str(queue.weight),
             Text("open", "green") if queue.open else Text("closed", "yellow"),
             _count(queue.pods), _count(queue.waiting),
-            plain(NOT_TOLD if queue.devices is None else counted_models(queue.devices)),
-            plain(", ".join(limits) or "no limit"),
+            NOT_TOLD if queue.devices is None else counted_models(queue.devices),
+            ", ".join(limits) or "no limit",
         )  # fmt: skip
     return made
 
@@ -279,7 +279,7 @@ def quotas(items: Iterable[QuotaAnswer], look: Look = PLAIN) -> Rows:
     made = table("NAMESPACE", "QUOTA", "HELD, OF AT MOST", wraps=("HELD, OF AT MOST",))
     for quota in items:
         limits = ", ".join(_limits(quota.hard, quota.used))
-        made.add_row(quota.namespace, quota.quota, plain(limits))
+        made.add_row(quota.namespace, quota.quota, limits)
     return made
 
 

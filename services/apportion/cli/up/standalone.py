@@ -37,7 +37,7 @@ from apportion.cli.pods.append import append, look_up
 from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.live_diff import only_new
 from apportion.cli.pods.manifest_files import read_manifests
-from apportion.cli.render.output import Screen, console, phase, plain, table
+from apportion.cli.render.output import Screen, console, phase, table
 from apportion.cli.render.tables import short_name, shown_phase
 from apportion.cli.up import fleet as kept_fleet
 from apportion.cli.up.fleet import Wanted
@@ -406,8 +406,8 @@ def show_samples(out: Screen, samples: Samples) -> None:
         else:
             text = why.sentence if why else ""
         made.add_row(
-            plain(short_name(pod.namespace, pod.name)), phase(shown_phase(pod)), plain(pod.node),
-            plain(text),
+            short_name(pod.namespace, pod.name), phase(shown_phase(pod)), pod.node,
+            text,
         )  # fmt: skip
     out.print(made)
     for problem in samples.problems:

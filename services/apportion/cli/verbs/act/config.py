@@ -16,7 +16,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, plain, print_answer, print_json, say, table, warn
+from apportion.cli.render.output import console, print_answer, print_json, say, table, warn
 from apportion.core.answers.reads import ConfigurationAnswer, NodeAnswer
 from apportion.core.configuration import passed_over
 from apportion.core.configuration.keys import KEYS
@@ -125,5 +125,5 @@ def keys(*, as_json: bool) -> None:
         return
     made = table("KEY", "OBEYED BY", "MEANING", wraps=("MEANING",))
     for key in KEYS:
-        made.add_row(plain(key.path), plain(key.obeyed_by), plain(key.meaning))
+        made.add_row(key.path, key.obeyed_by, key.meaning)
     console().print(made)

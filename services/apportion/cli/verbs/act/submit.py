@@ -45,7 +45,7 @@ from apportion.cli.pods.pending import (
     wait_for_room,
     waits_for,
 )
-from apportion.cli.render.output import console, doubtful, plain, print_json, say, show, table
+from apportion.cli.render.output import console, doubtful, print_json, say, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer, Why
@@ -385,35 +385,35 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
     else:
         for pod in report.submitted:
             at = f" at revision {pod.revision}" if pod.revision else ""
-            made.add_row(plain(pod.full_name), f"{would}submitted{at}")
+            made.add_row(pod.full_name, f"{would}submitted{at}")
     shown = {*report.placed, *report.refused, *report.undecided}
     for name in sorted({*report.unchanged} - shown):
-        made.add_row(plain(name), "unchanged: live already", style="dim")
+        made.add_row(name, "unchanged: live already", style="dim")
     for name, said in report.changed.items():
-        made.add_row(plain(name), plain(f"changed: {'; '.join(said)}"), style="yellow")
+        made.add_row(name, f"changed: {'; '.join(said)}", style="yellow")
     for name, what in report.held.items():
-        made.add_row(plain(name), f"held back: --replace has it {what}", style="yellow")
+        made.add_row(name, f"held back: --replace has it {what}", style="yellow")
     for name in report.replaced if report.dry_run else ():
-        made.add_row(plain(name), "would be replaced")
+        made.add_row(name, "would be replaced")
     for name, revision in report.ended.items():
         at = f" at revision {revision}" if revision else ""
-        made.add_row(plain(name), f"{would}ended{at}: its Deployment has fewer now")
+        made.add_row(name, f"{would}ended{at}: its Deployment has fewer now")
     for name, least in report.gangs.items():
         rule = f"at least {least:,} of its pods have places together"
-        made.add_row(plain(f"gang {name}"), f"{would}declared: {rule}")
+        made.add_row(f"gang {name}", f"{would}declared: {rule}")
     for name, revision in report.limits.items():
         at = f" at revision {revision}" if revision else ""
-        made.add_row(plain(name), f"{would}in force{at}")
+        made.add_row(name, f"{would}in force{at}")
     for name in report.limits_unchanged:
-        made.add_row(plain(name), "unchanged: in force already", style="dim")
+        made.add_row(name, "unchanged: in force already", style="dim")
     return made
 
 
 def _waited(report: Report, made: Rows) -> None:
     for name, text in report.placed.items():
         room = evicted_for(report.evicted.get(name, []))
-        made.add_row(plain(name), plain(f"{text}{room}"))
+        made.add_row(name, f"{text}{room}")
     for names, text in alike(report.refused):
         made.add_row(names, f"{WAITING}: {text}", style="yellow")
     for name in report.undecided:
-        made.add_row(plain(name), "no decision yet: is a scheduler running?", style="yellow")
+        made.add_row(name, "no decision yet: is a scheduler running?", style="yellow")

@@ -11,7 +11,6 @@ from typing import get_args
 
 import click
 import msgspec
-from rich.text import Text
 
 from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_gateway
@@ -132,7 +131,7 @@ def _show(answer: PlanAnswer) -> None:
             made = table("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
             for other in pod.beside:
                 made.add_row(
-                    plain(f"{other.namespace}/{other.pod}"), plain(device_words(other.device)),
+                    f"{other.namespace}/{other.pod}", device_words(other.device),
                     f"{other.memory_mib:,} MiB", str(other.cores),
                 )  # fmt: skip
             if made.row_count:
@@ -150,19 +149,18 @@ def _show(answer: PlanAnswer) -> None:
 
 
 def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
-    compared = any(pod.without for pod in pods)
     moves = any(pod.was and pod.outcome != "unchanged" for pod in pods)
-    columns = [title, "OUTCOME", *(["FROM"] if moves else []), "NODE", "HOLDS, OR WHY NOT"]
-    made = table(*columns, *(["WITHOUT"] if compared else []), wraps=("HOLDS, OR WHY NOT",),
-                 drops=("FROM",))  # fmt: skip
+    made = table(title, "OUTCOME", "FROM", "NODE", "HOLDS, OR WHY NOT", "WITHOUT",
+                 wraps=("HOLDS, OR WHY NOT",), drops=("FROM",),
+                 optional=("FROM", "WITHOUT"))  # fmt: skip
     for name, pod in _alike(pods):
         shares = [held.share for held in pod.placed.shares] if pod.placed else []
         held = shares_words(shares) if pod.placed else _why_not(pod)
-        row: list[Text | str] = [plain(name), OUTCOMES[pod.outcome]]
-        row += [plain(pod.was)] if moves else []
-        row += [plain(pod.node), plain(held or pod.sentence)]
-        without = f"{OUTCOMES[pod.without] if pod.without else ''} {pod.node_without}".strip()
-        made.add_row(*row, *([plain(without)] if compared else []), style=STYLES[pod.outcome])
+        without = f"{OUTCOMES[pod.without]} {pod.node_without}".strip() if pod.without else ""
+        made.add_row(
+            name, OUTCOMES[pod.outcome], pod.was if moves else "", pod.node,
+            held or pod.sentence, without, style=STYLES[pod.outcome],
+        )  # fmt: skip
     if made.row_count:
         out.print(made)
 
@@ -186,15 +184,12 @@ def _why_not(pod: PlannedPod) -> str:
 
 
 def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
-    again = ["THEN"] if any(gone.to for gone in answer.evicted) else []
-    exceeds = ["EXCEEDS"] if any(gone.budgets for gone in answer.evicted) else []
-    made = table("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", *again, *exceeds,
-                 right=("PRIORITY",), wraps=("EXCEEDS",))  # fmt: skip
+    made = table("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
+                 right=("PRIORITY",), wraps=("EXCEEDS",), optional=("THEN", "EXCEEDS"))  # fmt: skip
     for gone in answer.evicted:
         made.add_row(
-            plain(f"{gone.namespace}/{gone.pod}"), str(gone.priority), plain(gone.node),
-            plain(gone.beneficiary), *([plain(gone.to)] if again else []),
-            *([plain(", ".join(gone.budgets))] if exceeds else []), style="yellow",
+            f"{gone.namespace}/{gone.pod}", str(gone.priority), gone.node,
+            gone.beneficiary, gone.to, ", ".join(gone.budgets), style="yellow",
         )  # fmt: skip
     if made.row_count:
         out.print(made)
@@ -221,9 +216,9 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
         more = f" and {count - 1:,} more" if count > 1 else ""
         since = str(first.submitted_revision)
         made.add_row(
-            plain(f"{first.namespace}/{first.pod}{more}"), str(first.priority),
+            f"{first.namespace}/{first.pod}{more}", str(first.priority),
             since if first.submitted_revision <= answer.revision else "the plan",
-            plain(first.cause), style="dim",
+            first.cause, style="dim",
         )  # fmt: skip
     if made.row_count:
         out.print(made)

@@ -75,20 +75,15 @@ def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
 
 def _moves(rows: Sequence[DiffRow]) -> Rows:
     """From which node to which; of a pod that stays where it is, what it held there and holds."""
-    stays = [row.was.node == row.now.node for row in rows]
-    went = [row for row, stayed in zip(rows, stays, strict=True) if not stayed]
-    held_any = ["HELD"] if any(row.was.node for row in went) else []
-    holds_any = ["HOLDS"] if any(row.now.node for row in went) else []
-    made = table("PLACEMENTS", "WAS", "IS", *held_any, *holds_any, "REVISION", "TIME", "BY",
+    made = table("PLACEMENTS", "WAS", "IS", "HELD", "HOLDS", "REVISION", "TIME", "BY",
                  right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
-                 drops=("BY", "TIME", "HELD", "HOLDS"))  # fmt: skip
-    for row, stayed in zip(rows, stays, strict=True):
-        was, now = row.was.node, row.now.node
-        shares = [_held(row.was)] if held_any else []
-        shares += [_held(row.now)] if holds_any else []
-        if stayed:
-            was, now, shares = row.before, row.after, [""] * len(shares)
-        made.add_row(row.name, was or "-", now or "-", *shares, *_event(row))
+                 drops=("BY", "TIME", "HELD", "HOLDS"), optional=("HELD", "HOLDS"))  # fmt: skip
+    for row in rows:
+        if row.was.node == row.now.node:
+            sides = [row.before or "-", row.after or "-", "", ""]
+        else:
+            sides = [row.was.node or "-", row.now.node or "-", _held(row.was), _held(row.now)]
+        made.add_row(row.name, *sides, *_event(row))
     return made
 
 
@@ -97,13 +92,13 @@ def _held(side: Side) -> str:
 
 
 def _sides(name: str, rows: Sequence[DiffRow]) -> Rows:
-    sided = name in SIDED
-    made = table(name.upper(), *(["WHAT"] if sided else []), "WAS", "IS", "REVISION", "TIME", "BY",
-                 right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"))  # fmt: skip
+    made = table(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
+                 right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"),
+                 optional=("WHAT",))  # fmt: skip
     named = device_words if name == "devices" else str
     for row in rows:
-        what = [row.what] if sided else []
-        made.add_row(named(row.name), *what, row.before or "-", row.after or "-", *_event(row))
+        what = row.what if name in SIDED else ""
+        made.add_row(named(row.name), what, row.before or "-", row.after or "-", *_event(row))
     return made
 
 

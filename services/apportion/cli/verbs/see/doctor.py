@@ -145,7 +145,7 @@ def _show(answer: DoctorAnswer) -> None:
         if check.fix:
             words.append("\n").append_text(plain(check.fix)).stylize("bold", len(check.words))
             words.append(f"\nsee {DOCS}{check.link}" if check.link else "", "dim")
-        made.add_row(plain(check.id), Text(check.state, STYLES[check.state]), words)
+        made.add_row(check.id, Text(check.state, STYLES[check.state]), words)
     out = console()
     out.print(made)
     counts = {state: sum(c.state == state for c in answer.checks) for state in STYLES}

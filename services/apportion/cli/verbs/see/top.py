@@ -198,9 +198,9 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
         )
         pods.no_wrap, pods.overflow = True, "ellipsis"  # cut where the screen ends
         made.add_row(
-            plain(device.node if device.node != node else ""),
+            device.node if device.node != node else "",
             str(device.index),
-            plain(device.model.removeprefix("NVIDIA ")),
+            device.model.removeprefix("NVIDIA "),
             device.mode,
             bar(memory_used, device.memory_mib).append(
                 f" {memory_used / 1024:.0f}/{device.memory_mib / 1024:.0f}"

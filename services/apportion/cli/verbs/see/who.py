@@ -163,21 +163,16 @@ def rows_of(items: list[WhoRow], index: Index) -> Rows:
     """A table, without the columns that would say the same, or nothing, in every row. A share
     without cores of its own has none to tell.
     """
-    counted = any((item.node, item.device) in index for item in items)
     containers = len({item.container for item in items}) > 1
-    ended = any(item.to_revision for item in items)
-    made = table("NODE", *(["#"] if counted else []), "DEVICE", "POD",
-                 *(["CONTAINER"] if containers else []), "MEMORY", "CORES",
-                 "FROM", *(["UNTIL"] if ended else []), "DECISION",
-                 right=("#", "MEMORY", "CORES", "DECISION"),
-                 drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION", "#"))  # fmt: skip
+    made = table("NODE", "#", "DEVICE", "POD", "CONTAINER", "MEMORY", "CORES", "FROM", "UNTIL",
+                 "DECISION", right=("#", "MEMORY", "CORES", "DECISION"),
+                 drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION", "#"),
+                 optional=("#", "CONTAINER", "UNTIL"))  # fmt: skip
     for item in items:
-        until = clock(item.to_time) if item.to_revision else ""
         made.add_row(
-            item.node, *([str(index.get((item.node, item.device), ""))] if counted else []),
-            device_words(item.device), f"{item.namespace}/{item.pod}",
-            *([item.container] if containers else []), f"{item.memory_mib:,} MiB",
-            str(item.cores or "-"),
-            clock(item.from_time), *([until] if ended else []), str(item.decision_revision),
+            item.node, str(index.get((item.node, item.device), "")), device_words(item.device),
+            f"{item.namespace}/{item.pod}", item.container if containers else "",
+            f"{item.memory_mib:,} MiB", str(item.cores or "-"), clock(item.from_time),
+            clock(item.to_time) if item.to_revision else "", str(item.decision_revision),
         )  # fmt: skip
     return made
