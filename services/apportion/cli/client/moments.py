@@ -46,6 +46,10 @@ ARCHIVES = click.option(
     "--archive", "archives", multiple=True, type=FILE, metavar="FILE",
     help="Read archives of a ledger instead, from its beginning on.",
 )  # fmt: skip
+AT_LEAST = click.option(
+    "--at-least", type=click.IntRange(min=0), metavar="REVISION",
+    help="Wait until the gateway has folded this revision.",
+)  # fmt: skip
 AT = click.option("--at", type=MOMENT, metavar="MOMENT", help=f"As it was then: {FORMS}.")
 
 

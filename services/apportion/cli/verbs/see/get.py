@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import click
 
 from apportion.cli.client import completion
-from apportion.cli.client.connection import Command, Where, asks_gateway
+from apportion.cli.client.connection import Command, Option, Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.listing import (
     DEVICES,
@@ -23,7 +23,7 @@ from apportion.cli.client.listing import (
     Kind,
     Listing,
 )
-from apportion.cli.client.moments import AT, dated
+from apportion.cli.client.moments import AT, AT_LEAST, dated
 from apportion.cli.render.tables import Look
 from apportion.cli.usage import known_elsewhere, once
 from apportion.core.explain.text.vocabulary import WAITING
@@ -36,21 +36,6 @@ ALIASES = {
     "gang": "gangs", "queue": "queues", "quota": "quotas", "resourcequota": "quotas",
     "resourcequotas": "quotas",
 }  # fmt: skip
-_NODE = click.option(
-    "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completion.NODES,
-    multiple=True, callback=once,
-)  # fmt: skip
-
-
-def _namespaces(command: Command) -> Command:
-    """Which namespace; and as kubectl has it, that it is all of them, as without a word."""
-    for option in (
-        click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, as without -n."),
-        click.option("-n", "--namespace", metavar="NAMESPACE", help="Only this namespace.",
-                     multiple=True, callback=once),
-    ):  # fmt: skip
-        command = option(command)
-    return command
 
 
 class _Phase(click.Choice[str]):
@@ -59,39 +44,6 @@ class _Phase(click.Choice[str]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """See click."""
         return super().convert(WAITING if value == PENDING else value, param, ctx)
-
-
-_PHASE = click.option(
-    "--phase", type=_Phase(PHASES),
-    help=f"Only pods in this phase; {PENDING}, as --json has it, is {WAITING}.",
-)  # fmt: skip
-
-
-def _lists(metavar: str, complete: completion.Complete) -> Callable[[Command], Command]:
-    """What every list has: names, a form, to watch, a moment."""
-
-    def decorate(command: Command) -> Command:
-        for option in (
-            asks_gateway,
-            AT,
-            click.option(
-                "--at-least", type=click.IntRange(min=0), metavar="REVISION",
-                help="Wait until the gateway has folded this revision.",
-            ),
-            click.option(
-                "-w", "--watch", is_flag=True, help="Go on, and print what changes; a gateway that "
-                "answers no more is waited for. Ctrl-C ends it."
-            ),
-            click.option(
-                "-o", "--output", "form", type=click.Choice(FORMS), default=None,
-                help="In another form: more columns, JSON, YAML, or the names alone.",
-            ),
-            click.argument("names", nargs=-1, metavar=f"[{metavar}]...", shell_complete=complete),
-        ):  # fmt: skip
-            command = option(command)
-        return command
-
-    return decorate
 
 
 class _Lists(click.Group):
@@ -120,74 +72,6 @@ def command() -> None:
     """
 
 
-@command.command(epilog="Example:  apportion get pods -n training --phase waiting")
-@_namespaces
-@_PHASE
-@_NODE
-@_lists("NAME", completion.PODS)
-def pods(**given: Any) -> None:
-    """Pods, in the order of their submission.
-
-    REVISION is of the newest that happened to it: it was submitted, found to wait, placed, bound or
-    allocated. AGE is since its submission.
-    """
-    _list(PODS, **given)
-
-
-@command.command(epilog="Example:  apportion get placements --node gpu-1 --json")
-@_namespaces
-@_PHASE
-@_NODE
-@_lists("NAME", completion.PODS)
-def placements(**given: Any) -> None:
-    """Live placements, in the order in which they were decided."""
-    _list(PLACEMENTS, **given)
-
-
-@command.command(epilog="Example:  apportion get nodes")
-@_lists("NODE", completion.NODES)
-def nodes(**given: Any) -> None:
-    """Nodes and what of them is in use."""
-    _list(NODES, **given)
-
-
-@command.command(epilog="Example:  apportion get devices --node gpu-1")
-@_NODE
-@_lists("DEVICE", completion.DEVICES)
-def devices(**given: Any) -> None:
-    """Devices, what of them is free, and who is on them.
-
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so. Where
-    several do, all of them are listed.
-    """
-    _list(DEVICES, **given)
-
-
-@command.command(epilog="Example:  apportion get gangs")
-@_lists("GANG", completion.GANGS)
-def gangs(**given: Any) -> None:
-    """Gangs, and how many of their pods are in which phase."""
-    _list(GANGS, **given)
-
-
-@command.command(epilog="Example:  apportion get queues")
-@_lists("QUEUE", completion.QUEUES)
-def queues(**given: Any) -> None:
-    """Queues that were told of, what each may hold, and how much of that its pods hold.
-
-    A queue that is not there has weight 1 and no limits.
-    """
-    _list(QUEUES, **given)
-
-
-@command.command(epilog="Example:  apportion get quotas -n research")
-@_namespaces
-@_lists("QUOTA", completion.QUOTAS)
-def quotas(**given: Any) -> None:
-    """Quotas of devices, by namespace, and how much of each the pods there hold."""
-    _list(QUOTAS, **given)
-
-
 def _list(
     kind: Kind, *, where: Where, as_json: bool, names: tuple[str, ...], form: Any, watch: bool,
     **query: Any,
@@ -213,3 +97,81 @@ def _list(
         listing.watch()
     except KeyboardInterrupt:
         return
+
+
+_NODE = click.option(
+    "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completion.NODES,
+    multiple=True, callback=once,
+)  # fmt: skip
+_NAMESPACES = (  # as kubectl has it, that it is all of them can be said as well
+    click.option("-n", "--namespace", metavar="NAMESPACE", help="Only this namespace.",
+                 multiple=True, callback=once),
+    click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, as without -n."),
+)  # fmt: skip
+_PHASE = click.option(
+    "--phase", type=_Phase(PHASES),
+    help=f"Only pods in this phase; {PENDING}, as --json has it, is {WAITING}.",
+)  # fmt: skip
+_EVERY = (
+    click.option(
+        "-o", "--output", "form", type=click.Choice(FORMS), default=None,
+        help="In another form: more columns, JSON, YAML, or the names alone.",
+    ),
+    click.option(
+        "-w", "--watch", is_flag=True, help="Go on, and print what changes; a gateway that "
+        "answers no more is waited for. Ctrl-C ends it."
+    ),
+    AT_LEAST, AT, asks_gateway,
+)  # fmt: skip
+
+
+class _List(NamedTuple):
+    """A list as a verb: options of its own before those of every list, an example, and its help."""
+
+    kind: Kind
+    metavar: str
+    complete: completion.Complete
+    options: tuple[Option, ...]
+    example: str
+    help: str
+
+
+LISTS = (
+    _List(PODS, "NAME", completion.PODS, (*_NAMESPACES, _PHASE, _NODE),
+          "-n training --phase waiting", """Pods, in the order of their submission.
+
+    REVISION is of the newest that happened to it: it was submitted, found to wait, placed, bound or
+    allocated. AGE is since its submission."""),
+    _List(PLACEMENTS, "NAME", completion.PODS, (*_NAMESPACES, _PHASE, _NODE), "--node gpu-1 --json",
+          "Live placements, in the order in which they were decided."),
+    _List(NODES, "NODE", completion.NODES, (), "", "Nodes and what of them is in use."),
+    _List(DEVICES, "DEVICE", completion.DEVICES, (_NODE,), "--node gpu-1",
+          """Devices, what of them is free, and who is on them.
+
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so. Where
+    several do, all of them are listed."""),
+    _List(GANGS, "GANG", completion.GANGS, (), "",
+          "Gangs, and how many of their pods are in which phase."),
+    _List(QUEUES, "QUEUE", completion.QUEUES, (), "",
+          """Queues that were told of, what each may hold, and how much of that its pods hold.
+
+    A queue that is not there has weight 1 and no limits."""),
+    _List(QUOTAS, "QUOTA", completion.QUOTAS, _NAMESPACES, "-n research",
+          "Quotas of devices, by namespace, and how much of each the pods there hold."),
+)  # fmt: skip
+for _each in LISTS:
+    _what = _each.kind.what
+    _verb: Command = partial(_list, _each.kind)
+    for _option in reversed(
+        (
+            *_each.options,
+            click.argument(
+                "names", nargs=-1, metavar=f"[{_each.metavar}]...", shell_complete=_each.complete
+            ),
+            *_EVERY,
+        )
+    ):
+        _verb = _option(_verb)
+    command.command(
+        _what, help=_each.help, epilog=f"Example:  apportion get {_what} {_each.example}".rstrip()
+    )(_verb)

@@ -11,7 +11,7 @@ from apportion.cli.client.completion import PODS
 from apportion.cli.client.connection import Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.lookup import why_of
-from apportion.cli.client.moments import AT, pinned
+from apportion.cli.client.moments import AT, AT_LEAST, pinned
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render.evidence import show_placed, show_refused
 from apportion.cli.render.output import Screen, console, print_json
@@ -26,14 +26,9 @@ from apportion.core.explain.text.vocabulary import PHASES
 
 @click.command(epilog="Example:  apportion why training/worker-0")
 @click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=PODS)
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NAMESPACE",
-    help="Where the pod is.  [default, else wherever it is]",
-)
-@click.option("--at-least", type=click.IntRange(min=0), metavar="REVISION",
-              help="Wait until the gateway has folded this revision.")  # fmt: skip
+@click.option("-n", "--namespace", metavar="NAMESPACE",
+              help="Where the pod is.  [default, else wherever it is]")  # fmt: skip
+@AT_LEAST
 @AT
 @asks_gateway
 def command(
