@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import click
 from aiohttp import web
@@ -18,15 +18,15 @@ from apportion.core.reports.prices import PriceError
 from apportion.gateway.access import acts
 from apportion.gateway.access.acts import Acts, Sessions
 from apportion.gateway.access.gate import Cursors, Gate, own_pages_only
-from apportion.gateway.access.options import LoginChoice, LoginOptions, login_choice, login_options
+from apportion.gateway.access.options import LoginChoice, login_choice, login_options
 from apportion.gateway.api import diff, history, log
 from apportion.gateway.api.answering import by_turns, guarded, unknown_path
 from apportion.gateway.api.api import Api
-from apportion.gateway.api.doctor import DOCTOR, Doctor, PriceWatch, Seen
+from apportion.gateway.api.doctor import DOCTOR, Doctor, PriceWatch
 from apportion.gateway.api.endpoint import PREFIX, Endpoint
 from apportion.gateway.api.live import EVENTS, EventStream
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.past_client import LONG_EVENTS, PastClient, PastOptions
+from apportion.gateway.api.past_client import LONG_EVENTS, PastClient, Seen
 from apportion.gateway.api.plans import AT_ONCE, PLAN, Plans
 from apportion.gateway.api.reads import READS
 from apportion.gateway.api.reports import REPORTS
@@ -138,7 +138,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
 def command(
     *,
     listen: str,
-    login: LoginOptions,
+    login: Mapping[str, Any],
     archives: Path | None,
     past: Path | None,
     prices: Path | None,
@@ -156,9 +156,9 @@ def command(
         api = parse_address("--listen", listen)
         places = Places(
             api=api,
-            login=login_choice(api, login),
+            login=login_choice(api, **login),
             files=served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"]),
-            seen=Seen(monitor and monitor_url("--monitor", monitor), archives, prices),
+            seen=Seen(monitor and monitor_url("--monitor", monitor), archives, prices, past),
         )
         if prices is not None:
             read_prices(prices)  # every report does; better told before anybody asks for one
@@ -166,24 +166,16 @@ def command(
         stop_with(f"--prices {prices}: {error}")
     except ConfigError as error:
         stop_with(str(error))
-    gateway = Gateway(places, PastOptions(archives=archives, kept=past, prices=prices))
+    gateway = Gateway(places)
     guard = gateway.guard if places.login.wanted else None
     sys.exit(run_service("gateway", gateway.body, config, guard=guard))
-
-
-class Door(NamedTuple):
-    """Who is let in to act, and what writes it; without a gate nobody acts."""
-
-    gate: Gate | None
-    publisher: Publisher
 
 
 class Gateway:
     """One process: where it answers, and what it measures through all its lives."""
 
-    def __init__(self, places: Places, past: PastOptions) -> None:
+    def __init__(self, places: Places) -> None:
         self._places = places
-        self._past = past
         self._measures: Measures | None = None
         self._gate: Gate | None = None
 
@@ -209,11 +201,11 @@ class Gateway:
                 self._gate = await open_servers.enter_async_context(login)
                 commit = GroupCommit(ledger, clock=service.clock)
                 append = (await open_servers.enter_async_context(commit)).append
-                door = Door(self._gate, Publisher("gateway", service.clock, append))
-                past = PastClient(service.config, self._past)
+                publisher = Publisher("gateway", service.clock, append)
+                past = PastClient(service.config, self._places.seen)
                 open_servers.push_async_callback(past.close)
                 scheme = "https" if life.tls else "http"
-                server = life.api(self._places.api, measures, past, door)
+                server = life.api(measures, past, self._gate, publisher)
                 address = await open_servers.enter_async_context(listening(server))
                 at = f"{scheme}://{address}"
                 service.log.info("answering", url=f"{at}{PREFIX}/", console=f"{at}/")
@@ -231,8 +223,8 @@ class _Life:
         self, service: Service, ledger: JetStreamLedger, feed: Feed, places: Places
     ) -> None:
         self._service = service
+        self._places = places
         self._seen = places.seen
-        self._public = places.login.public
         self._ledger = ledger
         self._feed = feed
         self._observers: list[Callable[[Change], None]] = []
@@ -274,8 +266,10 @@ class _Life:
             self._observers.append(watch.observe)
             await watch.run()
 
-    def api(self, listen: Address, measures: Measures, past: PastClient, door: Door) -> HttpServer:
-        """The read API and the event stream, and what people may do."""
+    def api(
+        self, measures: Measures, past: PastClient, gate: Gate | None, publisher: Publisher
+    ) -> HttpServer:
+        """The read API and the event stream, and what people may do; without a gate nobody acts."""
         rows = FleetRows(self._feed.state)
         sums = FleetSums(self._feed.state, rows, self._service.clock)
         self._observers += [rows.observe, sums.observe]
@@ -316,17 +310,15 @@ class _Life:
             DOCTOR.route(api.guarded(DOCTOR, doctor.handle)),
             PLAN.route(api.guarded(PLAN, plan)),
             EVENTS.route(api.guarded(EVENTS, stream.handle)),
-            *Sessions(door.gate).routes(api.guarded),
-            *Acts(door.gate, lambda: self._feed.state, door.publisher).routes(api.guarded),
+            *Sessions(gate).routes(api.guarded),
+            *Acts(gate, lambda: self._feed.state, publisher).routes(api.guarded),
             web.route("*", "/api/{tail:.*}", guarded(measures, "unknown", unknown_path(ENDPOINTS))),
             *console_routes(),
         ]
-        gate = door.gate
-        without_login = (
-            own_pages_only if self._public else both(own_machine_only(ELSE), own_pages_only)
-        )
+        public = self._places.login.public
+        without_login = own_pages_only if public else both(own_machine_only(ELSE), own_pages_only)
         return HttpServer(
-            listen,
+            self._places.api,
             metrics=self._service.metrics,
             not_ready=self._service.reasons_against_ready,
             routes=routes,

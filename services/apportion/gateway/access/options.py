@@ -24,18 +24,8 @@ from apportion.runtime.service.own_machine import is_own_machine
 
 AUDIENCE = "apportion"
 LOGINS = "--kubernetes or --tokens FILE"
-
-
-class LoginOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options as they were given; see `login_choice`."""
-
-    tokens: Path | None
-    audiences: tuple[str, ...]
-    public_url: str | None
-    opened: bool
-    kubernetes: bool
-    kubeconfig: Path | None
-    context: str | None
+GIVEN = ("tokens", "audiences", "public_url", "opened", "kubernetes", "kubeconfig", "context")
+"""The names of the options that say who may ask."""
 
 
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +92,7 @@ def login_options(command: Command) -> Command:
     """Add the options, and hand the command the `login` that they make, as it was given."""
 
     def run(**given: Any) -> None:
-        names = LoginOptions.__struct_fields__
-        command(login=LoginOptions(**{name: given.pop(name) for name in names}), **given)
+        command(login={name: given.pop(name) for name in GIVEN}, **given)
 
     wrapped: Command = functools.update_wrapper(run, command)
     for option in reversed(_OPTIONS):
@@ -111,22 +100,22 @@ def login_options(command: Command) -> Command:
     return wrapped
 
 
-def login_choice(listen: Address, given: LoginOptions) -> LoginChoice:
-    """What the options mean together. Raises ConfigError."""
+def login_choice(
+    listen: Address, *, tokens: Path | None, audiences: tuple[str, ...], public_url: str | None,
+    opened: bool, **kube: Any,
+) -> LoginChoice:  # fmt: skip
+    """What the options of `login_options` mean together. Raises ConfigError."""
+    url = None if public_url is None else parse_public_url(public_url)
     choice = LoginChoice(
-        kube=kube_choice(
-            kubernetes=given.kubernetes, kubeconfig=given.kubeconfig, context=given.context
-        ),
-        public=given.opened, audiences=given.audiences, tokens=given.tokens,
-        url=None if given.public_url is None else parse_public_url(given.public_url),
-    )  # fmt: skip
+        kube=kube_choice(**kube), public=opened, audiences=audiences, tokens=tokens, url=url
+    )
     if choice.tokens is not None and choice.kube.wanted:
         raise ConfigError("--tokens", str(choice.tokens), "give that or --kubernetes, not both")
     if choice.public and choice.wanted:
         raise ConfigError("--open", "with a login", "give --open or a login, not both")
     if choice.url is not None and not choice.wanted:
         fix = f"it is for a login: give one ({LOGINS}), too"
-        raise ConfigError(PUBLIC_URL, given.public_url, fix)
+        raise ConfigError(PUBLIC_URL, str(public_url), fix)
     if choice.tokens is not None:
         read_rows(choice.tokens)  # better told before anything begins
     if not choice.wanted and not choice.public and not is_own_machine(listen.host):

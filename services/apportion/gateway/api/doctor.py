@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from aiohttp import web
-from msgspec import Struct
 
 from apportion.core.answers.doctor import DoctorAnswer
 from apportion.core.doctor.checks import examined
@@ -28,6 +27,7 @@ from apportion.core.ledger.state import RefusedEvent, State
 from apportion.core.reports.prices import PriceError, lacking_words
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.endpoint import Audience, Endpoint
+from apportion.gateway.api.past_client import Seen
 from apportion.gateway.api.query import Query, parsed
 from apportion.gateway.feed import Feed
 from apportion.runtime.jetstream import stream
@@ -54,14 +54,6 @@ DOCTOR = Endpoint(
 )  # fmt: skip
 LATE_AT_ONCE = 32
 _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
-
-
-class Seen(Struct, frozen=True):
-    """What the gateway was shown: the server's monitoring port, empty for none, and files."""
-
-    monitor: str = ""
-    archives: Path | None = None
-    prices: Path | None = None
 
 
 class Doctor:

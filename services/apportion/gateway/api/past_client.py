@@ -47,22 +47,23 @@ _log = get_logger(__name__)
 _records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
-class PastOptions(msgspec.Struct, frozen=True):
-    """Where archives are, where what is derived is kept (a temporary folder if nowhere), and what
-    cards cost.
+class Seen(msgspec.Struct, frozen=True):
+    """What the gateway was shown: the server's monitoring port, empty for none, and files; what
+    looks into the past need is `kept` in a temporary folder if nowhere.
     """
 
+    monitor: str = ""
     archives: Path | None = None
-    kept: Path | None = None
     prices: Path | None = None
+    kept: Path | None = None
 
 
 class PastClient:
     """The child process, and questions to it."""
 
-    def __init__(self, config: ServiceConfig, options: PastOptions) -> None:
+    def __init__(self, config: ServiceConfig, seen: Seen) -> None:
         self._config = config
-        self._options = options
+        self._seen = seen
         self._process: asyncio.subprocess.Process | None = None
         self._session: aiohttp.ClientSession | None = None
         self._folder: Path | None = None
@@ -125,10 +126,10 @@ class PastClient:
             await self._remove_folder()  # of one that died
             self._folder = Path(tempfile.mkdtemp(prefix="apportion-past-"))
             config, socket = self._config, self._folder / SOCKET
-            kept = self._options.kept or self._folder / "kept"
+            kept = self._seen.kept or self._folder / "kept"
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", MODULE, str(socket), str(kept),
-                str(self._options.archives or ""), str(self._options.prices or ""),
+                str(self._seen.archives or ""), str(self._seen.prices or ""),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 # As this gateway's own, except that the child's health port is not shared.
                 env={
