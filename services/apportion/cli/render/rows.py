@@ -1,7 +1,7 @@
-"""Rows in columns: a table for people, and plain lines where there are very many.
+"""Rows in columns, for people; where there are very many no cell of them wraps.
 
-The table library takes a millisecond for a row, and eight seconds for the devices of a thousand
-nodes. So what is long is laid out here, in the same columns and colours, but without wrapping.
+They are laid out here: the table library takes a millisecond for a row, and eight seconds for the
+devices of a thousand nodes.
 Invariants: text of a cell is shown as it is: no markup in it is obeyed, and no control character
 reaches the screen. No cell is cut, however narrow the terminal is, and no column is left out but
 those that its table names for that.
@@ -19,7 +19,6 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
-from rich.table import Table
 from rich.text import Text
 
 LONG_ROWS: Final = 100
@@ -34,6 +33,8 @@ WRAPPED_CELLS_LEAST: Final = 12
 Pieces = tuple[tuple[str, str], ...]
 """Text in pieces, each with the name of its style, empty for none."""
 Cell = str | Text | Pieces
+Row = tuple[list[Pieces], str]
+"""Cells, and the style of those that have none."""
 
 
 def clean(value: object) -> str:
@@ -49,8 +50,8 @@ class Rows:
     first; those that the table has not are no matter. All others are its keys: where not even these
     have room, the lines are longer than the terminal is wide. Of those in `optional` one is shown
     where a row says more in it than `-`. Without `header` the names of the columns are not shown.
-    Unless it `may_be_long` it is always a table. `left_out` are the columns that had no room when
-    it was shown last.
+    Unless it `may_be_long` its cells wrap, however many rows there are. `left_out` are the columns
+    that had no room when it was shown last.
     """
 
     def __init__(
@@ -97,23 +98,29 @@ class Rows:
                    enumerate(row) if self._columns[place] in self._wraps)  # fmt: skip
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = [([_pieces(cell) for cell in cells], style) for cells, style in self._rows]
+        rows: list[Row] = [([_pieces(cell) for cell in row], style) for row, style in self._rows]
         widths = self._widths(cells for cells, _ in rows)
         left = self._left(widths, options.max_width)
         self.left_out = tuple(self._columns[place] for place in self._told() if place not in left)
-        if self.long:
-            yield from self._lines(rows, widths, left)
-            return
-        self._narrow(widths, left, options.max_width)
-        table = self._table(widths, left)
-        made = console.render(table, options.update_width(_total(widths, left)))
-        for line in Segment.split_lines(made):
-            # Without the blanks behind its last word: in a pipe they would be part of it.
-            while line and not line[-1].text.rstrip(" "):
-                line.pop()
-            yield from line[:-1]
-            yield from (last._replace(text=last.text.rstrip(" ")) for last in line[-1:])
-            yield Segment.line()
+        if self.header:
+            rows = [([((column, "bold"),) for column in self._columns], ""), *rows]
+        if not self.long:
+            self._narrow(widths, left, options.max_width)
+            rows = list(self._folded(console, rows, widths, left))
+        yield from self._lines(rows, widths, left)
+
+    def _folded(
+        self, console: Console, rows: list[Row], widths: list[int], left: list[int]
+    ) -> Iterator[Row]:
+        """The lines of the rows: a cell that wraps has as many as it needs."""
+        for cells, style in rows:
+            lines = [
+                _wrapped(console, pieces, widths[place])
+                if place in left and self._columns[place] in self._wraps else [pieces]
+                for place, pieces in enumerate(cells)
+            ]  # fmt: skip
+            for line in itertools.zip_longest(*lines, fillvalue=()):
+                yield list(line), style
 
     def _told(self) -> list[int]:
         """The places of the columns that have something to say."""
@@ -149,28 +156,6 @@ class Rows:
                 return
             widths[widest] -= 1
 
-    def _table(self, widths: list[int], left: list[int]) -> Table:
-        made = Table(box=None, pad_edge=False, header_style="bold", show_header=self.header)
-        for place in left:
-            column = self._columns[place]
-            made.add_column(
-                column,
-                justify="right" if column in self._right else "left",
-                no_wrap=column not in self._wraps,
-                overflow="fold",
-                width=widths[place],
-            )
-        for cells, style in self._rows:
-            shown = [
-                cell.copy() if isinstance(cell, Text) else Text.assemble(*_pieces(cell))
-                for cell in (cells[place] for place in left if place < len(cells))
-            ]
-            for text, place in zip(shown, left, strict=False):
-                if self._columns[place] in self._wraps:
-                    _break_long(text, widths[place])
-            made.add_row(*shown, style=style or None)
-        return made
-
     def _widths(self, rows: Iterable[list[Pieces]]) -> list[int]:
         widths = [len(column) for column in self._columns]
         for cells in rows:
@@ -179,13 +164,10 @@ class Rows:
                 widths[place] = max(widths[place], width)
         return widths
 
-    def _lines(
-        self, rows: list[tuple[list[Pieces], str]], widths: list[int], left: list[int]
-    ) -> Iterator[Segment]:
+    def _lines(self, rows: list[Row], widths: list[int], left: list[int]) -> Iterator[Segment]:
         """Text that has no style is one segment with what stands around it."""
         parsed = lru_cache(None)(Style.parse)
-        heads: list[Pieces] = [((column, "bold"),) for column in self._columns]
-        for row, style in ((heads, ""), *rows) if self.header else rows:
+        for row, style in rows:
             cells = [(place, row[place]) for place in left if place < len(row)]
             while cells and not _width(cells[-1][1]):
                 cells.pop()  # blanks would stand before it
@@ -216,6 +198,17 @@ def _longest(pieces: Pieces) -> int:
 
 def _total(widths: list[int], left: list[int]) -> int:
     return sum(widths[place] for place in left) + len(GAP) * max(len(left) - 1, 0)
+
+
+def _wrapped(console: Console, pieces: Pieces, width: int) -> list[Pieces]:
+    if _width(pieces) <= width and not any("\n" in text for text, _ in pieces):
+        return [pieces]
+    text = Text(*pieces[0]) if len(pieces) == 1 else Text.assemble(*pieces)
+    _break_long(text, width)
+    lines = text.wrap(console, width, overflow="fold")
+    for line in lines:
+        line.rstrip()
+    return [_pieces(line) for line in lines]
 
 
 def _break_long(text: Text, width: int) -> None:
