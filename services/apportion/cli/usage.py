@@ -56,7 +56,6 @@ def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> 
 
     class Hinting(click.Command):
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-            """See click."""
             ctx.allow_extra_args = True
             try:
                 extra = super().parse_args(ctx, args)
@@ -80,7 +79,6 @@ class _Mib(click.IntRange):
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:

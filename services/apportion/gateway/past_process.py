@@ -91,7 +91,6 @@ class PastApi:
         yield web.get(RECORDS, guarded(self._measures, "records", _sound(self._records)))
 
     async def _state(self, request: web.Request) -> State:
-        """The state at the moment that the request names, to be read at once."""
         revision = await self._moments.revision("at", request.query.get("at", ""))
         return await self._past.states.at(revision)
 

@@ -235,7 +235,6 @@ class _Said(io.StringIO):
         self._last, self._again_s = "", 0.0
 
     def write(self, line: str, /) -> int:
-        """See StringIO; nothing is kept."""
         event: dict[str, Any] = json.loads(line)
         about = ", ".join(f"{name} {said}" for name, said in event.items() if name not in OF_A_LOG)
         text = f"{event['event']}: {about}" if about else str(event["event"])

@@ -194,7 +194,6 @@ class Listing(NamedTuple):
         return revision, items
 
     def _named(self, items: list[Any]) -> tuple[list[Any], list[str]]:
-        """Those that the names are of, or all; and the names that are of nothing."""
         if not self.names:
             return items, []
         of_name = {

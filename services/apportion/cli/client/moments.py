@@ -30,7 +30,6 @@ class _Moment(click.ParamType[str]):
     name = "moment"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """See click."""
         _ = param, ctx
         text = str(value)
         shown = _REVISION.fullmatch(text)

@@ -100,7 +100,6 @@ def _said() -> Iterator[None]:
 
 @contextmanager
 def _bar(title: str, *, quiet: bool = False) -> Iterator[Tell]:
-    """A progress bar on standard error; a pipe sees nothing of it."""
     out = console(stderr=True)
     columns = (TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(

@@ -73,7 +73,6 @@ def span_of(answer: ReportAnswer | IdleAnswer) -> str:
 
 
 def _say_unpriced(answer: ReportAnswer | IdleAnswer) -> None:
-    """Why a report for which there are prices has no money in it."""
     if answer.unpriced:
         console().print(plain(f"no money in it: {lacking_words(answer.unpriced)}"), style="dim")
 

@@ -122,7 +122,6 @@ def command(
     room_for(asked, node, detail)
 
     async def submitted(ledger: JetStreamLedger) -> Submitted:
-        """The pod, where there is an agent to start its command."""
         await _asked(ledger, this, Greet(here.pid, here.started))
         basis = await ledger.last_revision()
         (pod,) = await append(ledger, Wish([draft]), basis=basis, progress=lambda _: None)
@@ -143,7 +142,6 @@ def command(
 
 
 def _become(command_line: tuple[str, ...], pod: str, share: Started) -> None:
-    """Be the command from here on, or end as a shell does that cannot start it."""
     environment = {**os.environ, **share.environment}
     if share.device:
         command_line = with_device(command_line, share.device, pod)

@@ -159,7 +159,6 @@ class _Found:
         self.more: dict[str, int] = {}
 
     async def rows(self, name: str) -> tuple[DiffRow, ...]:
-        """The first differences of this list, each with its event."""
         every = SHOWN[name](self._before, self._after)
         shown = list(islice(every, self._limit))
         hidden = sum(1 for _ in every)

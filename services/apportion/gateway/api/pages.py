@@ -200,7 +200,6 @@ def _by_name(
 
 
 def _cut(found: list[T], limit: int) -> tuple[list[T], bool]:
-    """What a page shows of one more than it may, and whether there is more."""
     return found[:limit], len(found) > limit
 
 

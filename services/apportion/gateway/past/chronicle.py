@@ -70,11 +70,9 @@ class _Span:
             self.done.set()
 
     def close(self) -> None:
-        """Deliver nothing more."""
         self._deliver = None
 
     def check(self) -> None:
-        """Raise what the delivery raised, if it did."""
         failure, self._failure = self._failure, None
         try:
             if failure is not None:

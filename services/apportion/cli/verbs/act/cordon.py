@@ -164,7 +164,6 @@ def spoken(cordons: Iterable[CordonAnswer]) -> str:
 
 
 def _tell(data: Payload, revision: int | None, target: str, said: str, *, as_json: bool) -> None:
-    """What was appended, or stands so that nothing was: for scripts the event, for people words."""
     by, reason = getattr(data, "by", ""), getattr(data, "reason", "")
     done = Done(type(data).__name__, target, revision, by, reason)
     print_answer(done, said, as_json=as_json)

@@ -239,7 +239,6 @@ def _note_before(report: Report, order: Order, units: Iterable[Unit]) -> None:
 
 
 def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
-    """Note where each pod would go; the gateway plays the drain as it would happen."""
     report.left = dict.fromkeys(report.left, "would stay where it is, and not be moved")
     if not report.left:
         return
@@ -395,7 +394,6 @@ async def _through_kubernetes(
         progress.tell(unit)
 
     def note_gone() -> None:
-        """Which of the evicted the ledger has not any more."""
         live: set[str] = set()
         for namespace in sorted({pod.namespace for pod in evicted.values()}):
             _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})

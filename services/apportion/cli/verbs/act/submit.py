@@ -299,7 +299,6 @@ def _note_decisions(
 
 @contextmanager
 def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error; yields what moves it on. A pipe sees nothing of it."""
     out = console(stderr=True)
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:

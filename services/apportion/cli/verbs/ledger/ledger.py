@@ -153,8 +153,6 @@ def words_of(checked: Checked) -> str:
 
 
 def _tell(reach: Reach, look: Look, *, as_json: bool) -> None:
-    """What the stream is after `look`."""
-
     async def looked() -> StreamInfo | LedgerDrifted:
         async with open_ledger(reach, checked=False) as ledger:
             try:

@@ -64,7 +64,6 @@ class _Found(msgspec.Struct, frozen=True):
 
     @property
     def pods(self) -> int:
-        """How many hold devices, or were bound by us."""
         return len(self.adoptions) + len(self.unread)
 
 

@@ -106,7 +106,6 @@ class _Verification:
         self._tell = progress(last)
 
     def use(self, receipts: ReceiptCheck | None) -> None:
-        """Hold what is read to these receipts."""
         self.receipts = receipts
         if receipts is not None:
             receipts.goal = self.last
@@ -143,13 +142,11 @@ class _Verification:
         self.violations += violations[: SHOWN - len(self.violations)]
 
     def hold(self, wrong: Iterable[tuple[int, str]]) -> None:
-        """Note what is not as the receipts say."""
         for revision, text in wrong:
             self.auditor.found["receipt"] += 1
             self.note([Violation(revision, "receipt", text)])
 
     def outcome(self) -> Verified:
-        """What was found, once all has been read."""
         auditor, receipts = self.auditor, self.receipts
         self.note(auditor.finish())
         return Verified(

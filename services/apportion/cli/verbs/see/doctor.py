@@ -94,7 +94,6 @@ def command(
 
 
 async def _of_ledger(where: Where, monitor: str) -> tuple[LedgerFacts | None, str]:
-    """What is seen of the ledger from here, or why nothing is."""
     try:
         reach = where.reach()
         said: Mapping[str, Any] = await server_says(monitor)

@@ -42,7 +42,6 @@ class _Phase(click.Choice[str]):
     """A phase; `pending`, as kubectl and the API have it, is `waiting`."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """See click."""
         return super().convert(WAITING if value == PENDING else value, param, ctx)
 
 
@@ -50,13 +49,11 @@ class _Lists(click.Group):
     """The lists, which have other names as well, as people know them from kubectl."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See click."""
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See click."""
         known_elsewhere(args[0])
         return super().resolve_command(ctx, args)
 

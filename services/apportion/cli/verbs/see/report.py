@@ -138,7 +138,6 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
 def _answer(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
-    """The gateway's answer, or one that is made here; text where the form is csv or focus."""
     # Only a gateway has prices of its own; which account is billed, it cannot be told.
     billed = form == "focus" and given["account"] == ACCOUNT
     of_gateway = form in {"table", "json"} or billed or (report == "cost" and form != "focus")
@@ -196,7 +195,6 @@ async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAns
     out = console(stderr=True)
 
     def tell(revision: int, last: int) -> None:
-        """How far the ledger has been read, on a terminal."""
         if out.is_terminal:
             end = "\n" if revision >= last else "\r"
             out.print(f"read {revision:,} of {last:,} events", end=end)

@@ -152,7 +152,6 @@ class _Seen:
         return True
 
     def picture(self, view: View, out: Screen) -> Group:
-        """The screen, as the view wants it."""
         if self._trouble:
             return Group(Text(self._trouble, "red"))
         shown, passing = view.shown(self._devices, _rows(out))
@@ -257,7 +256,6 @@ class _Keys:
         self._typed = b""
 
     def __call__(self, timeout_s: float) -> str:
-        """See Read."""
         if not self._typed:
             ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
             if not ready:
