@@ -133,12 +133,9 @@ def read_connection(data: Path) -> Connection:
 
 def write_connection(data: Path, connection: Connection) -> None:
     """Write it down, readable by its owner only."""
-    path = data / CONNECTION
-    draft = path.with_suffix(".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(connection))
-    draft.replace(path)
+    from apportion.runtime.files.atomic import write_whole
+
+    write_whole(data / CONNECTION, msgspec.json.encode(connection), mode=0o600)
 
 
 _DATA: Option = click.option(

@@ -6,17 +6,16 @@ Invariant: whatever is wrong ends the verb with the words and the exit code for 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from apportion.cli.client.connection import Where
 from apportion.cli.client.ledger import with_ledger
 from apportion.cli.exits import NotFound, Outdated, Wrong
-from apportion.cli.render.output import console
+from apportion.cli.render.output import bar
 from apportion.core.answers.replays import ReplayAnswer, ShadowAnswer
 from apportion.core.ledger.state import State
 from apportion.lab.changes import Changes, WishInvalid
@@ -28,8 +27,6 @@ from apportion.lab.shadowing import Seen, Shadowing
 from apportion.runtime.files.fleets import FleetInvalid, read_fleet
 from apportion.runtime.ledger.archive import ArchiveError
 from apportion_schemas import UnknownEvent
-
-Tell = Callable[[int, int], None]
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -52,14 +49,14 @@ def replayed(where: Where, asked: Asked) -> ReplayAnswer:
             fleet=tuple(read_fleet(asked.fleet)) if asked.fleet is not None else (),
         )
         wanted = Wanted(asked.begin, asked.end, now())
-        with _bar("reading") as tell:
+        with bar("reading") as tell:
             if asked.archives:
                 recording = read_archives(asked.archives, wanted, Recording, tell=tell)
             else:
                 recording = with_ledger(
                     where.reach(), lambda ledger: read_ledger(ledger, wanted, Recording, tell=tell)
                 )
-        with _bar("replaying") as tell:
+        with bar("replaying") as tell:
             return replay(recording.finish(), otherwise, tell=tell)
 
 
@@ -72,7 +69,7 @@ def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | 
         return Shadowing(began, after=limits.after, upto=upto, follow=follow)
 
     try:
-        with _said(), _bar("comparing", quiet=endless) as tell:
+        with _said(), bar("comparing", quiet=endless) as tell:
             if asked.archives:
                 return read_archives(asked.archives, wanted, sink, tell=tell).finish()
             return with_ledger(
@@ -96,14 +93,3 @@ def _said() -> Iterator[None]:
         raise Outdated(str(error)) from None
     except (ArchiveError, RecordingFailed, CourseFailed, OSError) as error:
         raise NotFound(str(error)) from None
-
-
-@contextmanager
-def _bar(title: str, *, quiet: bool = False) -> Iterator[Tell]:
-    out = console(stderr=True)
-    columns = (TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=out, disable=quiet or not out.is_terminal, transient=True
-    ) as progress:
-        task = progress.add_task(title, total=None)
-        yield lambda done, of: progress.update(task, completed=done, total=of)

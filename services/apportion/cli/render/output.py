@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -26,6 +27,8 @@ from apportion.core.explain.text.printable import escaped, escaped_json
 PIPE_WIDTH = 220
 """Columns where there is no terminal and COLUMNS does not tell: rows are not cut for `grep`."""
 
+Tell = Callable[..., None]
+"""Takes how much more is done where the total is known, else how much is, and of how much."""
 PHASE_STYLES = {
     "waiting": "yellow",
     "rejected": "red",
@@ -135,6 +138,26 @@ def progress(last: int, what: str = "revision") -> Callable[[int], None]:
             out.print(f"{what} {number:,}{share}", end="\r")
 
     return tell
+
+
+@contextmanager
+def bar(title: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Tell]:
+    """A progress bar on standard error, which no pipe sees; yields what moves it on."""
+    from rich import progress as bars
+
+    out = console(stderr=True)
+    counted = bars.TaskProgressColumn() if total is None else bars.MofNCompleteColumn()
+    columns = (bars.TextColumn(title), bars.BarColumn(), counted, bars.TimeElapsedColumn())
+    hidden = quiet or not out.is_terminal
+    with bars.Progress(*columns, console=out, disable=hidden, transient=True) as shown:
+        task = shown.add_task(title, total=total)
+        yield (
+            lambda done, of=None: (
+                shown.advance(task, done)
+                if of is None
+                else shown.update(task, completed=done, total=of)
+            )
+        )
 
 
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))

@@ -170,7 +170,12 @@ class _Found:
             for each in shown
             for key in (each.key, each.left)
         }
-        said = await self._said({revision for revision in made.values() if revision})
+        rules = self._past.indexer.rules
+        revisions = sorted({revision for revision in made.values() if revision})
+        said = {
+            each.revision: _Worded(row_of(each, self._teller, rules), _decode_by(each.payload).data)
+            for each in await self._past.chronicle.records(revisions)
+        }
         rows = []
         for each in shown:
             row = DiffRow(name=each.name, what=each.what, was=each.was, now=each.now)
@@ -198,11 +203,3 @@ class _Found:
             came = index.changed_by(kind, joined, after=after, upto=upto, oldest=True)
             changed |= {(key, what): made for (key, what), made in came.items() if what == "state"}
         return changed
-
-    async def _said(self, revisions: set[int]) -> dict[int, _Worded]:
-        """These events in words. Raises LedgerError."""
-        rules = self._past.indexer.rules
-        return {
-            each.revision: _Worded(row_of(each, self._teller, rules), _decode_by(each.payload).data)
-            for each in await self._past.chronicle.records(sorted(revisions))
-        }

@@ -81,8 +81,8 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
     if (
         wanted.nodeconfig
     ):  # some may be about nodes that are not there: yet, or by a slip of the pen
-        pages = Gateway(where.gateway_url()).every("nodes", NodeAnswer)
-        there = {node.node for page in pages for node in page.items}
+        _, nodes = Gateway(where.gateway_url()).items("nodes", NodeAnswer)
+        there = {node.node for node in nodes}
         for position, node in enumerate(wanted.nodeconfig):
             if node.name not in there:
                 words = f"nodeconfig[{position}].name: {node.name} is no node of the cluster yet"

@@ -6,13 +6,11 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 import msgspec
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from apportion.cli.client.configuration import manifest_config_now
 from apportion.cli.client.connection import Where, asks_both
@@ -45,7 +43,7 @@ from apportion.cli.pods.pending import (
     wait_for_room,
     waits_for,
 )
-from apportion.cli.render.output import console, doubtful, print_json, say, show, table
+from apportion.cli.render.output import bar, console, doubtful, print_json, say, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer, Why
@@ -214,8 +212,8 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         began = time.monotonic()
         report.limits = await append_limits(ledger, wish.limits, basis=basis)
         report.limits_unchanged = _but(names, report.limits)
-        with _bar("submitting", len(found.new.pods)) as advance:
-            report.submitted = await append(ledger, found.new, basis=basis, progress=advance)
+        with bar("submitting", len(found.new.pods)) as tell:
+            report.submitted = await append(ledger, found.new, basis=basis, progress=tell)
         if choice.replace and found.changed:
             anew = await replace_pods(ledger, found.changed, wish.groups, basis=basis)
             report.submitted += anew
@@ -242,8 +240,8 @@ async def _decided(
     end = time.monotonic() + wait_s
     live = [Submitted(pod.namespace, pod.name, pod.uid, basis + 1) for pod in waiting]
     pods = [*report.submitted, *live]
-    with _bar("deciding", len(pods)) as advance:
-        awaited = Awaited(pods, lambda: advance(1))
+    with bar("deciding", len(pods)) as tell:
+        awaited = Awaited(pods, lambda: tell(1))
         await awaited.recall(ledger, [at for pod in waiting if (at := pod.refused_revision)])
         newest = await ledger.last_revision()
         awaited.set_aside(
@@ -295,15 +293,6 @@ def _note_decisions(
     report.causes = causes(awaited, still, shapes, never)
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
     report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
-
-
-@contextmanager
-def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    out = console(stderr=True)
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda count: progress.advance(task, count)
 
 
 def _tell_doubtful(report: Report, said: Sequence[str]) -> None:
@@ -410,8 +399,7 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
 
 def _waited(report: Report, made: Rows) -> None:
     for name, text in report.placed.items():
-        room = evicted_for(report.evicted.get(name, []))
-        made.add_row(name, f"{text}{room}")
+        made.add_row(name, f"{text}{evicted_for(report.evicted.get(name, []))}")
     for names, text in alike(report.refused):
         made.add_row(names, f"{WAITING}: {text}", style="yellow")
     for name in report.undecided:

@@ -155,7 +155,8 @@ def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
                  optional=("FROM", "WITHOUT"))  # fmt: skip
     for name, pod in _alike(pods):
         shares = [held.share for held in pod.placed.shares] if pod.placed else []
-        held = shares_words(shares) if pod.placed else _why_not(pod)
+        why_not = eviction(pod.evicted) if pod.evicted is not None else pod.cause
+        held = shares_words(shares) if pod.placed else why_not
         without = f"{OUTCOMES[pod.without]} {pod.node_without}".strip() if pod.without else ""
         made.add_row(
             name, OUTCOMES[pod.outcome], pod.was if moves else "", pod.node,
@@ -177,10 +178,6 @@ def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
     for first, *others in rows.values():
         more = f" and {len(others):,} more" if others else ""
         yield f"{first.namespace}/{first.name}{more}", first
-
-
-def _why_not(pod: PlannedPod) -> str:
-    return eviction(pod.evicted) if pod.evicted is not None else pod.cause
 
 
 def _show_evicted(out: Screen, answer: PlanAnswer) -> None:

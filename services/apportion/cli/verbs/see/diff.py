@@ -70,7 +70,16 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
 
 def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
     """One list of differences as a table."""
-    return _moves(rows) if name == "placements" else _sides(name, rows)
+    if name == "placements":
+        return _moves(rows)
+    made = table(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
+                 right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"),
+                 optional=("WHAT",))  # fmt: skip
+    named = device_words if name == "devices" else str
+    for row in rows:
+        what = row.what if name in SIDED else ""
+        made.add_row(named(row.name), what, row.before or "-", row.after or "-", *_event(row))
+    return made
 
 
 def _moves(rows: Sequence[DiffRow]) -> Rows:
@@ -89,17 +98,6 @@ def _moves(rows: Sequence[DiffRow]) -> Rows:
 
 def _held(side: Side) -> str:
     return shares_words(side.shares) if side.node else "-"
-
-
-def _sides(name: str, rows: Sequence[DiffRow]) -> Rows:
-    made = table(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
-                 right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"),
-                 optional=("WHAT",))  # fmt: skip
-    named = device_words if name == "devices" else str
-    for row in rows:
-        what = row.what if name in SIDED else ""
-        made.add_row(named(row.name), what, row.before or "-", row.after or "-", *_event(row))
-    return made
 
 
 def _event(row: DiffRow) -> tuple[str, str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -80,41 +81,6 @@ def command() -> None:
     Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive cannot be used;
     2 wrong usage; 3 the ledger cannot be reached; 4 a newer build wrote in it.
     """
-
-
-def _report(verb: Command) -> Command:
-    for option in reversed(_OPTIONS):
-        verb = option(verb)
-    return verb
-
-
-@command.command(epilog="Example:  apportion report usage --by namespace --from -24h")
-@_report
-@asks_both
-def usage(**given: Any) -> None:
-    """Hours of cards and memory: granted, and used where the nodes tell it."""
-    _make("usage", **given)
-
-
-@command.command(
-    help="What the granted hours cost, by the gateway's prices or those of a file (TOML), such "
-    "as:\n\n\b\n" + indent(EXAMPLE, "  "),
-    short_help="What the granted hours cost, by prices of cards.",
-    epilog="Example:  apportion report cost --by label:team --prices prices.toml",
-)
-@_report
-@asks_both
-def cost(**given: Any) -> None:
-    """See `help`, which shows a price file."""
-    _make("cost", **given)
-
-
-@command.command(epilog="Example:  apportion report idle --by user --from -7d")
-@_report
-@asks_both
-def idle(**given: Any) -> None:
-    """Shares that did nothing for an hour or more."""
-    _make("idle", **given)
 
 
 def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) -> None:
@@ -207,3 +173,20 @@ async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAns
     if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
         click.echo(idle_words(answer), err=True)  # a table of no rows does not say why
     return as_csv(answer) if form == "csv" else answer
+
+
+for _what, _example, _help, _short in (
+    ("usage", "--by namespace --from -24h",
+     "Hours of cards and memory: granted, and used where the nodes tell it.", None),
+    ("cost", "--by label:team --prices prices.toml",
+     "What the granted hours cost, by the gateway's prices or those of a file (TOML), such as:"
+     "\n\n\b\n" + indent(EXAMPLE, "  "), "What the granted hours cost, by prices of cards."),
+    ("idle", "--by user --from -7d", "Shares that did nothing for an hour or more.", None),
+):  # fmt: skip
+    _verb: Command = partial(_make, _what)
+    for _option in reversed((*_OPTIONS, asks_both)):
+        _verb = _option(_verb)
+    command.command(
+        _what, help=_help, short_help=_short,
+        epilog=f"Example:  apportion report {_what} {_example}",
+    )(_verb)  # fmt: skip
