@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from apportion.agent.simulated import command_subject
 from apportion.core.ledger.state import Phase
 from apportion.runtime.ledger.port import Draft, LedgerError
+from apportion.runtime.ledger.starting import command_subject
 from apportion_schemas import (
     DeviceCordoned,
     DeviceUncordoned,

@@ -15,19 +15,16 @@ import asyncio
 import uuid
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
 from apportion.agent.backend import InTheWay, Kept, Load, NotMade
 from apportion.core.grants import MadeInstance
 from apportion.core.grants.mig import named, overlap
 from apportion.runtime.ledger.port import Handler
+from apportion.runtime.ledger.starting import Obeyed, Order
 from apportion_schemas import Device, MigInstance
-from apportion_schemas.catalogue import token
 from apportion_schemas.decoding import from_outside
-from apportion_schemas.quantities import Text
 
 
 class DeviceUnknown(ValueError):
@@ -153,32 +150,11 @@ class SimulatedBackend:
         self._changed.set()
 
 
-PREFIX = "apportion.command.agent"
 _BYTES_MAX = 4_096
-
-
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`{"verb": "fail", "device": "GPU-...", "reason": "fan broken"}`, or `{"verb": "lose"}`."""
-
-    verb: Literal["fail", "recover", "lose", "return"]
-    device: Text = ""
-    reason: Annotated[Text, Meta(min_length=1)] = "failed by command"
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`{"done": true}`, or `false` and why."""
-
-    done: bool
-    error: str = ""
 
 
 _decode = from_outside(msgspec.json.Decoder(Order).decode)
 _encode = msgspec.json.Encoder().encode
-
-
-def command_subject(node: str) -> str:
-    """Where the agent of that node takes orders."""
-    return f"{PREFIX}.{token(node)}"
 
 
 def obey(backend: SimulatedBackend) -> Handler:
@@ -199,7 +175,7 @@ def obey(backend: SimulatedBackend) -> Handler:
                 case "return":
                     backend.come_back()
         except (DeviceUnknown, msgspec.DecodeError) as error:
-            return _encode(Answer(done=False, error=str(error)))
-        return _encode(Answer(done=True))
+            return _encode(Obeyed(done=False, error=str(error)))
+        return _encode(Obeyed(done=True))
 
     return handle

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from apportion.agent.kubelet.holders import Prepared
-from apportion.agent.simulated import command_subject
 from apportion.core.dra.names import DRIVER, container_of, share_id
+from apportion.runtime.ledger.starting import command_subject
 from apportion_schemas import (
     Device,
     NodeReported,

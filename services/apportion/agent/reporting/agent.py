@@ -31,7 +31,7 @@ from msgspec import structs
 
 from apportion.agent.backend import DeviceBackend
 from apportion.agent.reporting.view import Claim, FleetView, NodeView
-from apportion.agent.simulated import SimulatedBackend, command_subject, obey
+from apportion.agent.simulated import SimulatedBackend, obey
 from apportion.core.configuration.offering import MISCONFIGURED, closed, offered
 from apportion.core.intake.answers import EXPECTED, SUBJECT, Answer, decode_answer
 from apportion.core.intake.sight import ADOPTIONS, CHANNELS, FOR_ALL, subjects_of_node
@@ -42,6 +42,7 @@ from apportion.runtime.ledger.membership import AGENT_BEAT_S, beat_of
 from apportion.runtime.ledger.port import Draft, Ledger, LedgerUnavailable
 from apportion.runtime.ledger.publisher import Insistence, Publisher
 from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.ledger.starting import command_subject
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Family, Metrics, Sample
 from apportion_schemas import (

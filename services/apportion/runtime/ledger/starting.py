@@ -1,4 +1,4 @@
-"""Plain requests, which are no events: between `apportion run` and the agent of its machine, and
+"""Plain requests, which are no events: between `apportion run` or `simulate` and an agent, and
 between extender and schedulers of pods whose node is chosen elsewhere.
 
 What is so stands in the ledger: that the pod exists, where it is placed, that it has ended.
@@ -7,13 +7,13 @@ Invariant: either side reads what the other one writes, and nothing larger than 
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from apportion_schemas.catalogue import token
-from apportion_schemas.quantities import Name
+from apportion_schemas.quantities import Name, Text
 
 SUBJECT = "apportion.command.scheduler.place"
 CONTAINER: Final = "run"
@@ -84,6 +84,26 @@ class Started(Struct, frozen=True, omit_defaults=True):
     device: str = ""
     notes: tuple[str, ...] = ()
     error: str = ""
+
+
+class Order(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`{"verb": "fail", "device": "GPU-...", "reason": "fan broken"}`, or `{"verb": "lose"}`."""
+
+    verb: Literal["fail", "recover", "lose", "return"]
+    device: Text = ""
+    reason: Annotated[Text, Meta(min_length=1)] = "failed by command"
+
+
+class Obeyed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`{"done": true}`, or `false` and why."""
+
+    done: bool
+    error: str = ""
+
+
+def command_subject(node: str) -> str:
+    """Where the agent of a simulated node takes orders."""
+    return f"apportion.command.agent.{token(node)}"
 
 
 def subject_of(node: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from typing import Literal
 
 import click
 import msgspec
@@ -20,7 +21,7 @@ from apportion.core.answers.reads import DeviceAnswer, NodeDetail
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.wire import Message
 from apportion.runtime.ledger.membership import AGENT_BEAT_S, beat_of
-from apportion_schemas.catalogue import token
+from apportion.runtime.ledger.starting import Obeyed, Order, command_subject
 
 TIMEOUT_S = 5.0
 BEATS_ENOUGH = 3
@@ -43,21 +44,6 @@ _OF_DEVICES = {
     ("recover", True): "is healthy already",
 }
 """What is said after an order, by its verb and whether it was so before."""
-
-
-class Order(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an agent is asked on `apportion.command.agent.<node>`."""
-
-    verb: str
-    device: str = ""
-    reason: str = ""
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What the agent of a simulated node answers to a request."""
-
-    done: bool
-    error: str = ""
 
 
 def _no_reason(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
@@ -93,7 +79,7 @@ def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
     Of a device's id the beginning will do: four characters after GPU-, if no other begins so. One
     that has failed keeps its reason, unless another is given.
     """
-    _order(where, Order("fail", device, reason), as_json=as_json)
+    _order(where, "fail", device, reason, as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion simulate recover GPU-1a2b3c4d")
@@ -104,7 +90,7 @@ def recover(*, where: Where, as_json: bool, device: str) -> None:
 
     Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
     """
-    _order(where, Order("recover", device), as_json=as_json)
+    _order(where, "recover", device, "", as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion simulate lose h100-1")
@@ -116,7 +102,7 @@ def lose(*, where: Where, as_json: bool, node: str) -> None:
 
     It takes no reason: nobody reports a lost node, so the ledger says only that it is not heard.
     """
-    _order_node(where, node, Order("lose"), as_json=as_json)
+    _order_node(where, node, Order(verb="lose"), as_json=as_json)
 
 
 @command.command(name="return", epilog="Example:  apportion simulate return h100-1")
@@ -125,7 +111,7 @@ def lose(*, where: Where, as_json: bool, node: str) -> None:
 @asks_both
 def come_back(*, where: Where, as_json: bool, node: str) -> None:
     """Let a lost node return, with all that was placed on it, and wait until it is heard again."""
-    _order_node(where, node, Order("return"), as_json=as_json)
+    _order_node(where, node, Order(verb="return"), as_json=as_json)
 
 
 def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> None:
@@ -147,19 +133,21 @@ def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> No
     print_answer({"node": node, "verb": order.verb, "already": already}, said, as_json=as_json)
 
 
-def _order(where: Where, order: Order, *, as_json: bool) -> None:
-    _, node, device = find(where, order.device)
+def _order(
+    where: Where, verb: Literal["fail", "recover"], target: str, reason: str, *, as_json: bool
+) -> None:
+    _, node, device = find(where, target)
     if not device:
-        raise NotFound(f"{order.device!r} is a node; name one of its devices")
+        raise NotFound(f"{target!r} is a node; name one of its devices")
     there = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).devices
     found = next(each for each in there if each.device == device)
     said = said_by_agent(found)
-    reason = order.reason or said or REASON
-    already = found.healthy if order.verb == "recover" else said == reason
+    reason = reason or said or REASON
+    already = found.healthy if verb == "recover" else said == reason
     # Also of one that is so: what was ordered a moment ago may be under way.
-    _obeyed(where, node, Order(order.verb, device, reason))
-    done = {"node": node, "device": device, "verb": order.verb, "already": already}
-    said = f"device {device} of {node} {_OF_DEVICES[order.verb, already]}"
+    _obeyed(where, node, Order(verb=verb, device=device, reason=reason))
+    done = {"node": node, "device": device, "verb": verb, "already": already}
+    said = f"device {device} of {node} {_OF_DEVICES[verb, already]}"
     print_answer(done, said, as_json=as_json)
 
 
@@ -178,9 +166,9 @@ def said_by_agent(device: DeviceAnswer) -> str:
 
 def _obeyed(where: Where, node: str, order: Order) -> None:
     """Raises NotFound where the agent says no."""
-    subject, asked = f"apportion.command.agent.{token(node)}", msgspec.json.encode(order)
+    subject, asked = command_subject(node), msgspec.json.encode(order)
     reply = with_ledger(where.reach(), lambda ledger: ledger.request(subject, asked, TIMEOUT_S))
-    answer = msgspec.json.decode(reply, type=Answer)
+    answer = msgspec.json.decode(reply, type=Obeyed)
     if not answer.done:
         raise NotFound(f"the agent of {node} refuses: {answer.error}")
 
