@@ -19,6 +19,7 @@ import pytest
 
 from apportion.core.reports.focus import COLUMNS
 from apportion.gateway.api import reports
+from apportion.gateway.api.answering import guarded_routes
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.reports import Reports
 from apportion.runtime.jetstream import stream
@@ -293,12 +294,9 @@ async def test_a_report_that_takes_too_long_is_given_up(
     del facts  # there is something to read
     monkeypatch.setattr(reports, "SECONDS", 0.0)
     metrics = Metrics()
-    made = Reports(
-        await bus.connect("gateway"), measures=Measures(metrics), clock=SystemClock(), prices=None
-    )
-    server = HttpServer(
-        Address("127.0.0.1", 0), metrics=metrics, not_ready=list, routes=made.routes()
-    )
+    made = Reports(await bus.connect("gateway"), clock=SystemClock(), prices=None)
+    routes = guarded_routes(Measures(metrics), made.handlers())
+    server = HttpServer(Address("127.0.0.1", 0), metrics=metrics, not_ready=list, routes=routes)
     async with listening(server) as address:
         status, text = await get(f"http://{address}/api/v1/", "report/usage")
     assert (status, "0 s" in json.loads(text)["error"]) == (503, True)

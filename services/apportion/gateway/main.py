@@ -20,7 +20,7 @@ from apportion.gateway.access.acts import Acts, Sessions
 from apportion.gateway.access.gate import Cursors, Gate, own_pages_only
 from apportion.gateway.access.options import LoginChoice, login_choice, login_options
 from apportion.gateway.api import diff, history, log
-from apportion.gateway.api.answering import by_turns, guarded, unknown_path
+from apportion.gateway.api.answering import by_turns, guarded, guarded_routes, unknown_path
 from apportion.gateway.api.api import Api
 from apportion.gateway.api.doctor import DOCTOR, Doctor, PriceWatch
 from apportion.gateway.api.endpoint import PREFIX, Endpoint
@@ -305,13 +305,16 @@ class _Life:
         stream = EventStream(self._feed, past.records, measures=measures)
         plans = Plans(api.present, measures=measures)
         plan = by_turns(Turns(AT_ONCE), "plans", api.or_past(plans.handle))
+        handlers = [
+            *api.handlers(),
+            (DOCTOR, doctor.handle),
+            (PLAN, plan),
+            (EVENTS, stream.handle),
+            *Sessions(gate).handlers(),
+            *Acts(gate, lambda: self._feed.state, publisher).handlers(),
+        ]
         routes = [
-            *api.routes(),
-            DOCTOR.route(api.guarded(DOCTOR, doctor.handle)),
-            PLAN.route(api.guarded(PLAN, plan)),
-            EVENTS.route(api.guarded(EVENTS, stream.handle)),
-            *Sessions(gate).routes(api.guarded),
-            *Acts(gate, lambda: self._feed.state, publisher).routes(api.guarded),
+            *guarded_routes(measures, handlers),
             web.route("*", "/api/{tail:.*}", guarded(measures, "unknown", unknown_path(ENDPOINTS))),
             *console_routes(),
         ]

@@ -16,8 +16,9 @@ import os
 import shutil
 import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ from aiohttp import web
 
 from apportion.core.ledger.state import State
 from apportion.gateway.api import diff, history, log
-from apportion.gateway.api.answering import guarded, json_response
+from apportion.gateway.api.answering import Handlers, guarded, guarded_routes, json_response
 from apportion.gateway.api.diff import Diff
 from apportion.gateway.api.endpoint import Endpoint, Handler
 from apportion.gateway.api.history import History
@@ -61,7 +62,6 @@ class PastApi:
 
     def __init__(self, past: Past, *, measures: Measures, now: Callable[[], datetime]) -> None:
         self._past = past
-        self._measures = measures
         self._moments = Moments(past, now)
         self._log = Log(past)
         self._pieces = Pieces(past.chronicle)
@@ -70,10 +70,11 @@ class PastApi:
         self._why = PastWhy(past, self._history)
         self._plans = Plans(self._state, measures=measures)
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
+    def handlers(self) -> Handlers:
         """Every read of the API, at a moment, and what there is of the past alone."""
         for read in READS:
-            yield self._route(read, self._why.answer) if read is WHY else self._at_moment(read)
+            at_moment = partial(self._at_moment, read)
+            yield read, self._answering(read, self._why.answer) if read is WHY else sound(at_moment)
         for endpoint, answer in (
             (log.PAGE, self._log.page),
             (log.ENTRY, self._log.entry),
@@ -86,42 +87,38 @@ class PastApi:
             (history.WHO, self._history.who),
             (diff.DIFF, self._diff.answer),
         ):
-            yield self._route(endpoint, answer)
-        yield PLAN.route(guarded(self._measures, PLAN.name, _sound(self._plans.handle)))
-        yield web.get(RECORDS, guarded(self._measures, "records", _sound(self._records)))
+            yield endpoint, self._answering(endpoint, answer)
+        yield PLAN, sound(self._plans.handle)
 
     async def _state(self, request: web.Request) -> State:
         revision = await self._moments.revision("at", request.query.get("at", ""))
         return await self._past.states.at(revision)
 
-    def _route(self, endpoint: Endpoint, answer: Answering) -> web.AbstractRouteDef:
+    def _answering(self, endpoint: Endpoint, answer: Answering) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             query = parsed(endpoint.query, request.query)
             return json_response(await answer(query, request.match_info))
 
-        return endpoint.route(guarded(self._measures, endpoint.name, _sound(handle)))
+        return sound(handle)
 
-    def _at_moment(self, read: Read) -> web.AbstractRouteDef:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            revision = await self._moments.revision("at", request.query.get("at", ""))
-            time = await self._past.chronicle.time_at(revision)
-            state = await self._past.states.at(revision)
-            body = read.of(PastView(state), request)
-            return json_response(msgspec.structs.replace(body, time=time), compressed=True)
+    async def _at_moment(self, read: Read, request: web.Request) -> web.StreamResponse:
+        revision = await self._moments.revision("at", request.query.get("at", ""))
+        time = await self._past.chronicle.time_at(revision)
+        state = await self._past.states.at(revision)
+        body = read.of(PastView(state), request)
+        return json_response(msgspec.structs.replace(body, time=time), compressed=True)
 
-        return read.route(guarded(self._measures, read.name, _sound(handle)))
-
-    async def _records(self, request: web.Request) -> web.StreamResponse:
+    async def records(self, request: web.Request) -> web.StreamResponse:
         """Records behind a revision, for those who follow the gateway's events from far back."""
         after = whole("after", request.query.get("after", ""), most=REVISION_MAX)
         found = await self._pieces.behind(after)
         return web.Response(body=msgspec.msgpack.encode(found))
 
 
-def _sound(handle: Handler) -> Handler:
+def sound(handle: Handler) -> Handler:
     """`handle`, whose troubles with ledger and archives are told as refusals."""
 
-    async def sound(request: web.Request) -> web.StreamResponse:
+    async def told(request: web.Request) -> web.StreamResponse:
         try:
             return await handle(request)
         except BeforeBeginning as early:
@@ -141,7 +138,7 @@ def _sound(handle: Handler) -> Handler:
                 503, f"the past cannot be read now: {error}", fix="ask again later"
             ) from None
 
-    return sound
+    return told
 
 
 PIECE_EVENTS = 500
@@ -242,10 +239,12 @@ class PastProcess:
             service.ready_when(past.reader.not_ready)
             api = PastApi(past, measures=self._measures, now=service.clock.now)
             app = web.Application()
-            reports = Reports(
-                looks, measures=self._measures, clock=service.clock, prices=self._prices
+            reports = Reports(looks, clock=service.clock, prices=self._prices)
+            handlers = [*api.handlers(), *reports.handlers()]
+            app.add_routes(guarded_routes(self._measures, handlers))
+            app.add_routes(
+                [web.get(RECORDS, guarded(self._measures, "records", sound(api.records)))]
             )
-            app.add_routes([*api.routes(), *reports.routes()])
             runner = web.AppRunner(app, access_log=None)
             await runner.setup()
             try:

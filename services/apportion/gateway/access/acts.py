@@ -7,7 +7,7 @@ stands in the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from uuid import uuid4
 
 import msgspec
@@ -17,8 +17,8 @@ from apportion.core.answers.access import ActAnswer, CordonRequest, LoginRequest
 from apportion.core.ledger.state import State
 from apportion.gateway.access.gate import COOKIE, PERSON, Gate
 from apportion.gateway.access.people import READ_ALL, READ_DOCTOR, Person, Wish
-from apportion.gateway.api.answering import json_response
-from apportion.gateway.api.endpoint import PREFIX, Audience, Endpoint, Handler
+from apportion.gateway.api.answering import Handlers, json_response
+from apportion.gateway.api.endpoint import PREFIX, Audience, Endpoint
 from apportion.gateway.api.query import Query, RequestRefused, parsed
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.publisher import Publisher
@@ -55,12 +55,9 @@ class Acts:
         self._state = state
         self._publisher = publisher
 
-    def routes(
-        self, guarded: Callable[[Endpoint, Handler], Handler]
-    ) -> Iterable[web.AbstractRouteDef]:
+    def handlers(self) -> Handlers:
         """`POST /nodes/NODE/cordon`, and its sisters."""
-        for endpoint in ACTS:
-            yield endpoint.route(guarded(endpoint, self.handle))
+        return [(endpoint, self.handle) for endpoint in ACTS]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """One act, appended before it is answered. Raises RequestRefused."""
@@ -175,13 +172,9 @@ class Sessions:
     def __init__(self, gate: Gate | None) -> None:
         self._gate = gate
 
-    def routes(
-        self, guarded: Callable[[Endpoint, Handler], Handler]
-    ) -> Iterable[web.AbstractRouteDef]:
+    def handlers(self) -> Handlers:
         """To log in and out, and to hear who one is."""
-        yield ME.route(guarded(ME, self.me))
-        yield LOGIN.route(guarded(LOGIN, self.login))
-        yield LOGOUT.route(guarded(LOGOUT, self.logout))
+        return [(ME, self.me), (LOGIN, self.login), (LOGOUT, self.logout)]
 
     async def me(self, request: web.Request) -> web.StreamResponse:
         """Who asks, and what he may, for a page to show."""

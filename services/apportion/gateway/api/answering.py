@@ -26,6 +26,7 @@ COMPRESSED_BESIDE_BYTES = 16_384
 WRITE_TIMEOUT_S = 30.0
 HUNG_UP = 499
 """Nobody reads it: it is for the count of requests by status."""
+Handlers = Iterable[tuple[Endpoint, Handler]]
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
@@ -102,6 +103,13 @@ def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
         return response
 
     return guard
+
+
+def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractRouteDef]:
+    """The routes of these endpoints, each guarded and counted under its name."""
+    return [
+        endpoint.route(guarded(measures, endpoint.name, handle)) for endpoint, handle in handlers
+    ]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
@@ -22,13 +22,13 @@ from apportion.core.explain.health import failed_devices
 from apportion.core.ledger.state import State
 from apportion.gateway.api import diff, history, log
 from apportion.gateway.api.answering import (
+    Handlers,
     by_turns,
-    guarded,
     json_response,
     short_turns,
     turn_of,
 )
-from apportion.gateway.api.endpoint import Endpoint, Handler
+from apportion.gateway.api.endpoint import Handler
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused, parsed, wait_of
 from apportion.gateway.api.reads import FLEET, READS, REVISION, WHY, FleetQuery, Read
@@ -69,21 +69,14 @@ class Api:
         self._frozen = frozen
         self._answers = short_turns()
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """Every route but the event stream."""
+    def handlers(self) -> Handlers:
+        """Every read, and what is answered from the past."""
         own = {FLEET: self._fleet, WHY: self._why, REVISION: self._revision}
         for read in READS:
-            handle = self.or_past(own.get(read) or self._answering(read))
-            yield read.route(self.guarded(read, handle))
-        for endpoint in PAST:
-            yield endpoint.route(self.guarded(endpoint, self._past))
+            yield read, self.or_past(own.get(read) or self._answering(read))
+        yield from ((endpoint, self._past) for endpoint in PAST)
         report = by_turns(Turns(AT_ONCE), "reports", self._past)
-        for endpoint in REPORTS:
-            yield endpoint.route(self.guarded(endpoint, report))
-
-    def guarded(self, endpoint: Endpoint, handle: Handler) -> Handler:
-        """`handle` with its refusals answered as JSON, and counted."""
-        return guarded(self._measures, endpoint.name, handle)
+        yield from ((endpoint, report) for endpoint in REPORTS)
 
     def or_past(self, handle: Handler) -> Handler:
         """`handle`, and for a request about another moment than now the answer of the past."""

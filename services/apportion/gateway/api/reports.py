@@ -9,7 +9,6 @@ it. Invariant: one that takes longer than `SECONDS` is given up, before the gate
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -22,9 +21,8 @@ from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError, Prices
 from apportion.core.reports.report import COST
 from apportion.core.reports.rows import WrongBy, by_of
-from apportion.gateway.api.answering import guarded, json_response
+from apportion.gateway.api.answering import Handlers, json_response
 from apportion.gateway.api.endpoint import Audience, Endpoint
-from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.past_client import LOOK_S
 from apportion.gateway.api.query import RequestRefused, WaitQuery, parsed
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -95,19 +93,16 @@ class Reports:
         self,
         ledger: JetStreamLedger,
         *,
-        measures: Measures,
         clock: Clock,
         prices: Path | None,
     ) -> None:
         self._ledger = ledger
-        self._measures = measures
         self._clock = clock
         self._prices = prices
 
-    def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """The route of each report, guarded as all others."""
-        for endpoint in REPORTS:
-            yield endpoint.route(guarded(self._measures, endpoint.name, self._handle))
+    def handlers(self) -> Handlers:
+        """The handler of each report."""
+        return [(endpoint, self._handle) for endpoint in REPORTS]
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         query = parsed(ReportQuery, request.query)

@@ -109,7 +109,7 @@ _PHASE = click.option(
     "--phase", type=_Phase(PHASES),
     help=f"Only pods in this phase; {PENDING}, as --json has it, is {WAITING}.",
 )  # fmt: skip
-_EVERY = (
+_EVERY: tuple[Option, ...] = (
     click.option(
         "-o", "--output", "form", type=click.Choice(FORMS), default=None,
         help="In another form: more columns, JSON, YAML, or the names alone.",
@@ -159,15 +159,10 @@ LISTS = (
 for _each in LISTS:
     _what = _each.kind.what
     _verb: Command = partial(_list, _each.kind)
-    for _option in reversed(
-        (
-            *_each.options,
-            click.argument(
-                "names", nargs=-1, metavar=f"[{_each.metavar}]...", shell_complete=_each.complete
-            ),
-            *_EVERY,
-        )
-    ):
+    _names: Option = click.argument(
+        "names", nargs=-1, metavar=f"[{_each.metavar}]...", shell_complete=_each.complete
+    )
+    for _option in reversed((*_each.options, _names, *_EVERY)):
         _verb = _option(_verb)
     command.command(
         _what, help=_each.help, epilog=f"Example:  apportion get {_what} {_each.example}".rstrip()
