@@ -100,9 +100,7 @@ class Gateway:
         """
         if "" in path:
             raise Wrong("a name is empty; `apportion get pods` and `get nodes` list what there is")
-        status, body = self._get_in_time(path, query or {})
-        if status != HTTP_OK:
-            raise refusal(self._url, status, body)
+        body = self._get_in_time(path, query or {})
         try:
             return msgspec.json.decode(body, type=answer)
         except msgspec.DecodeError as error:
@@ -113,10 +111,7 @@ class Gateway:
 
     def text(self, *path: str, query: Mapping[str, object]) -> str:
         """What is no JSON at this path, as it is. Raises as `ask`."""
-        status, body = self._get_in_time(path, query)
-        if status != HTTP_OK:
-            raise refusal(self._url, status, body)
-        return body.decode(errors="replace")
+        return self._get_in_time(path, query).decode(errors="replace")
 
     def every(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
@@ -178,16 +173,19 @@ class Gateway:
         """Close the connection to the gateway."""
         self._connection.close()
 
-    def _get_in_time(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes]:
-        """The answer, once the gateway has one or patience is at its end."""
+    def _get_in_time(self, path: tuple[str, ...], query: Mapping[str, object]) -> bytes:
+        """The answer, once the gateway has one. Raises as `ask`, once patience is at its end."""
         end_s, said = time.monotonic() + self._patience_s, False
         while True:
             status, body, soon = self._get(path, query)
+            if status == HTTP_OK:
+                return body
+            refused = refusal(self._url, status, body)
             if not soon or time.monotonic() > end_s:
-                return status, body
+                raise refused
             if not said:
-                reason = refusal(self._url, status, body).message
-                click.echo(f"{escaped(reason)}: waiting up to {self._patience_s:g} s", err=True)
+                reason = escaped(refused.message)
+                click.echo(f"{reason}: waiting up to {self._patience_s:g} s", err=True)
             said = True
             time.sleep(LOOK_S)
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -38,6 +38,8 @@ FLEET = Path(__file__).parent / "fleet.yaml"
 SAMPLES_FLEET = "the samples' fleet"
 PORT = click.IntRange(0, 65_535)
 _TO_BE_PASSED: Final = 0o711
+Machines = tuple[tuple[str, ...], Fleet, tuple[str, ...]]
+"""The agent's arguments, its nodes all together, and what to tell of them."""
 SERVICES = tuple(
     f"apportion.{name}.main" for name in ("scheduler", "agent", "intake", "binder", "gateway")
 )
@@ -107,18 +109,18 @@ def command(
     )
     try:
         folder = Path(tempfile.mkdtemp(prefix="apportion-")) if ephemeral else kept_in
-        machines = (
+        agent, machines, advice = (
             _local(folder, library)
             if simulated is None
             # The agent reads what is kept of the fleet, which no one changes while it runs.
-            else _Machines(("--fleet", str(nodes_file(folder))), simulated)
+            else (("--fleet", str(nodes_file(folder))), simulated, ())
         )
     except OSError as error:
         raise Unreachable(f"cannot start: {error}") from None
     wanted = Wanted(
-        data=folder, ephemeral=ephemeral, nats_port=nats_port, port=port, agent=machines.agent,
-        fleet=machines.fleet, samples=gpus != "local" and not no_samples,
-        exit_after_samples=exit_after_samples, max_bytes=max_bytes, advice=machines.advice,
+        data=folder, ephemeral=ephemeral, nats_port=nats_port, port=port, agent=agent,
+        fleet=machines, samples=gpus != "local" and not no_samples,
+        exit_after_samples=exit_after_samples, max_bytes=max_bytes, advice=advice,
         began_s=time.monotonic(),
     )  # fmt: skip
     forget_files(NATS_TLS)
@@ -129,15 +131,7 @@ def command(
     sys.exit(stand(wanted, fork_server))
 
 
-class _Machines(NamedTuple):
-    """The agent's arguments, its nodes all together, and what to tell of them."""
-
-    agent: tuple[str, ...]
-    fleet: Fleet
-    advice: tuple[str, ...] = ()
-
-
-def _local(data: Path, library: Path | None) -> _Machines:
+def _local(data: Path, library: Path | None) -> Machines:
     """The machine itself, whose users start commands in shares of its GPUs."""
     if not data.exists():
         # Others' commands find their regions below it; what is secret in it is closed by itself.
@@ -152,7 +146,7 @@ def _local(data: Path, library: Path | None) -> _Machines:
             "Nothing holds commands to their shares but themselves: give HAMi-core's libvgpu.so "
             "with --library."
         )
-    return _Machines(tuple(agent), Fleet(f"the GPUs of {socket.gethostname()}"), tuple(advice))
+    return tuple(agent), Fleet(f"the GPUs of {socket.gethostname()}"), tuple(advice)
 
 
 def _check(make: Callable[[Any], object], of: str = "") -> None:

@@ -1,8 +1,4 @@
-"""`apportion cordon` and `uncordon`: a device or a node off offer, and on again.
-
-Invariant: that a cordon stands is said by all that the ledger holds, never by what the gateway
-happens to have folded: whoever reads it takes the node for closed.
-"""
+"""`apportion cordon` and `uncordon`: a device or a node off offer, and on again; see `cordons`."""
 
 from __future__ import annotations
 

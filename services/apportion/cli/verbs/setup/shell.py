@@ -62,12 +62,9 @@ def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
     print_answer(written, f"{len(written)} pages in {folder}", as_json=as_json)
 
 
-def pages(root: click.Command) -> Iterator[tuple[str, str]]:
+def pages(made: click.Command, context: click.Context | None = None) -> Iterator[tuple[str, str]]:
     """Every verb's page by its name, as in `apportion-get-pods`, that of the program first."""
-    yield from _pages(root, click.Context(root, info_name="apportion"))
-
-
-def _pages(made: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    context = context or click.Context(made, info_name="apportion")
     name = context.command_path.replace(" ", "-")
     yield name, "\n".join(_page(made, context, name)) + "\n"
     if not isinstance(made, click.Group):
@@ -75,7 +72,7 @@ def _pages(made: click.Command, context: click.Context) -> Iterator[tuple[str, s
     for verb in made.list_commands(context):
         inner = made.get_command(context, verb)
         if inner is not None:
-            yield from _pages(inner, click.Context(inner, info_name=verb, parent=context))
+            yield from pages(inner, click.Context(inner, info_name=verb, parent=context))
 
 
 def _page(made: click.Command, context: click.Context, name: str) -> Iterator[str]:
