@@ -17,14 +17,13 @@ from msgspec import Meta
 from apportion.core.answers.past import (
     Bin,
     HistoryPage,
-    MarkRow,
     MomentAnswer,
     PodName,
     PodNames,
     TimelineAnswer,
     WhoPage,
 )
-from apportion.core.answers.reads import AMBIGUOUS_DEVICE, UNKNOWN_DEVICE, Part
+from apportion.core.answers.reads import AMBIGUOUS_DEVICE, UNKNOWN_DEVICE
 from apportion.core.explain.text import device_names
 from apportion.core.explain.text.answer_text import mark_with_text
 from apportion.core.explain.text.event_text import Teller
@@ -53,8 +52,6 @@ SIMILAR_MAX = 100
 """So many ids of devices that begin alike are counted."""
 NAMESAKES_MAX = 100
 """So many namespaces are named where a pod of one name is or was."""
-
-_decode_parts = msgspec.json.Decoder(tuple[str | Part, ...]).decode
 
 
 class HistoryQuery(PageQuery, frozen=True, kw_only=True):
@@ -167,18 +164,7 @@ class History:
                 )
                 for begins, ends, cell in spans
             ),
-            marks=tuple(
-                mark_with_text(
-                    MarkRow(
-                        revision=mark.revision,
-                        time=mark.time,
-                        kind=mark.kind,
-                        type=mark.type,
-                        parts=_decode_parts(mark.parts),
-                    )
-                )
-                for mark in marks
-            ),
+            marks=tuple(map(mark_with_text, marks)),
         )
 
     async def pod(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from apportion.core.answers.past import MarkRow
 from apportion.core.answers.reads import (
     Breach,
     End,
@@ -28,7 +29,7 @@ from apportion.core.explain.why import why, why_ended, why_rejected
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.api.history import History
 from apportion.gateway.api.query import AtQuery
-from apportion.gateway.past.index import DEVICE, POD, Mark
+from apportion.gateway.past.index import DEVICE, POD
 from apportion.gateway.past.past import Past
 from apportion_schemas import (
     DeviceHealthChanged,
@@ -101,7 +102,7 @@ class PastWhy:
                 return why_rejected(state, rejected)
         return None
 
-    def _failure(self, device: str, *, after: int, upto: int) -> Mark | None:
+    def _failure(self, device: str, *, after: int, upto: int) -> MarkRow | None:
         """Where the device has failed behind `after`, and has not recovered."""
         kinds = ("failure", "recovery")
         mark = self._past.index.newest_mark(DEVICE, device, kinds, after=after, upto=upto)

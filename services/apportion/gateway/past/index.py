@@ -15,11 +15,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from apportion.core.answers.past import WhoRow
+from apportion.core.answers.past import MarkRow, WhoRow
+from apportion.core.answers.reads import Part
 
 FORMAT = 6
 BUFFERED = 5_000
@@ -80,14 +81,11 @@ Piece = tuple[str, str, int, int]
 """A share: device, container, memory in MiB, cores."""
 
 
-class Mark(NamedTuple):
-    """An event that people look for, with its type and the parts of its sentence as JSON."""
+_decode_parts = msgspec.json.Decoder(tuple[str | Part, ...]).decode
 
-    revision: int
-    time: str
-    kind: str
-    parts: bytes
-    type: str
+
+def _mark(revision: int, time: str, kind: str, parts: bytes, event: str) -> MarkRow:
+    return MarkRow(revision, time, kind, type=event, parts=_decode_parts(parts))
 
 
 class Index:
@@ -199,9 +197,10 @@ class Index:
             (revision, time, self._thing(POD, uid)),
         )
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: MarkRow) -> None:
         """Note an event that people look for."""
-        self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?)", mark)
+        row = (mark.revision, mark.time, mark.kind, msgspec.json.encode(mark.parts), mark.type)
+        self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?)", row)
 
     def change(self, revision: int, kind: int, key: str, what: str) -> None:
         """The event at this revision made that of it otherwise."""
@@ -264,7 +263,7 @@ class Index:
 
     def newest_mark(
         self, kind: int, key: str, marks: Sequence[str], *, after: int, upto: int
-    ) -> Mark | None:
+    ) -> MarkRow | None:
         """The newest mark of these kinds that is about it, behind `after` up to `upto`."""
         self._flush()
         row = self._db.execute(
@@ -273,7 +272,7 @@ class Index:
             "AND m.revision > ? AND m.revision <= ? ORDER BY m.revision DESC LIMIT 1",
             (self._find(kind, key) or 0, msgspec.json.encode(marks).decode(), after, upto),
         ).fetchone()
-        return Mark(*row) if row else None
+        return _mark(*row) if row else None
 
     def failures_under(self, uids: Sequence[str], *, after: int, upto: int) -> list[int]:
         """The revisions of failures and recoveries under these pods: of a device while one of them
@@ -335,14 +334,14 @@ class Index:
             found.append(WhoRow(namespace, pod, *rest))
         return found
 
-    def marks(self, *, since: int, upto: int, limit: int) -> list[Mark]:
+    def marks(self, *, since: int, upto: int, limit: int) -> list[MarkRow]:
         """The newest marks of these revisions, the oldest of them first."""
         rows = self._db.execute(
             "SELECT * FROM marks WHERE revision >= ? AND revision <= ? "
             "ORDER BY revision DESC LIMIT ?",
             (since, upto, limit),
         )
-        return [Mark(*row) for row in rows][::-1]
+        return [_mark(*row) for row in rows][::-1]
 
     # ------------------------------------------------------------------ inside
 

@@ -14,8 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from apportion.core.answers.past import MarkRow
 from apportion.core.explain import differences
 from apportion.core.explain.differences import picture, touched
 from apportion.core.explain.text.event_text import Teller
@@ -30,7 +29,6 @@ from apportion.gateway.past.index import (
     POD,
     POLICY,
     Index,
-    Mark,
 )
 from apportion.gateway.past.states import Checkpoints
 from apportion.runtime.ledger.port import Record
@@ -210,8 +208,8 @@ class Indexer(StateFold):
         self._note_holds(revision, event.time, data, change)
         kind = self._mark(data, before)
         if kind:
-            parts = msgspec.json.encode(self._teller.parts(data).parts)
-            self._index.mark(Mark(revision, event.time, kind, parts, type(data).__name__))
+            parts, name = self._teller.parts(data).parts, type(data).__name__
+            self._index.mark(MarkRow(revision, event.time, kind, type=name, parts=parts))
         if isinstance(data, PodGone):
             self._index.forget_pod(data.uid)
 

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from apportion.gateway.past.index import DEVICE, NODE, POD, Index, Mark
+from apportion.core.answers.past import MarkRow
+from apportion.gateway.past.index import DEVICE, NODE, POD, Index
 from apportion.gateway.past.indexing import open_index
 
 
@@ -22,7 +23,7 @@ def filled(path: Path) -> Index:
 
 def failed(index: Index, revision: int, kind: int, key: str, what: str) -> None:
     """A mark of something on n1, and what it made otherwise."""
-    index.mark(Mark(revision, f"t{revision}", "failure", b"[]", "DeviceHealthChanged"))
+    index.mark(MarkRow(revision, f"t{revision}", "failure", type="DeviceHealthChanged"))
     index.note(revision, {(NODE, "n1"), (kind, key)})
     index.change(revision, kind, key, what)
 
