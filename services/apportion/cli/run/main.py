@@ -58,7 +58,7 @@ from apportion.runtime.ledger.starting import (
     subject_of,
 )
 from apportion.runtime.process.lives import life_of
-from apportion_schemas import PodGone, PodPlaced, Share
+from apportion_schemas import PodGone, PodPlaced
 from apportion_schemas.quantities import WHOLE
 
 PREPARE_S: Final = 40.0
@@ -336,26 +336,6 @@ LOOK_S: Final = 5.0
 """Between two looks for commands that have ended without a word, while this one waits for room."""
 
 
-class Waits(Struct, kw_only=True):
-    """What `--json` prints while there is no room."""
-
-    pod: str
-    uid: str
-    waits: str
-
-
-class Starts(Struct, kw_only=True):
-    """What `--json` prints just before the command starts."""
-
-    pod: str
-    uid: str
-    node: str
-    shares: tuple[Share, ...]
-    environment: dict[str, str]
-    device: str
-    notes: tuple[str, ...]
-
-
 class Telling:
     """What is told of one pod, all of it on stderr, for stdout is the command's own.
 
@@ -372,11 +352,10 @@ class Telling:
         if why in {"", self.said}:
             return
         self.said = why
-        pod = self._pod
         if self._as_json:
-            self._write(Waits(pod=pod.full_name, uid=pod.uid, waits=why))
+            self._write(waits=why)
         else:
-            self._say(f"{pod.full_name} waits: {why}")
+            say(f"{self._pod.full_name} waits: {why}", err=True)
 
     def last(self) -> str:
         """What it waited for last, to be put behind a sentence."""
@@ -384,33 +363,21 @@ class Telling:
 
     def starts(self, placed: PodPlaced, share: Started) -> None:
         """It has what it asked for."""
-        pod = self._pod
         if self._as_json:
             self._write(
-                Starts(
-                    pod=pod.full_name,
-                    uid=pod.uid,
-                    node=placed.node,
-                    shares=placed.shares,
-                    environment=share.environment,
-                    device=share.device,
-                    notes=share.notes,
-                )
-            )
+                node=placed.node, shares=placed.shares, environment=share.environment,
+                device=share.device, notes=share.notes,
+            )  # fmt: skip
             return
         if self.said:
-            self._say(f"{pod.full_name} has {shares_words(placed.shares)}")
+            say(f"{self._pod.full_name} has {shares_words(placed.shares)}", err=True)
         for note in share.notes:
-            self._say(f"note: {note}")
+            say(f"note: {note}", err=True)
 
-    @staticmethod
-    def _write(said: Waits | Starts) -> None:
+    def _write(self, **said: object) -> None:
+        said = {"pod": self._pod.full_name, "uid": self._pod.uid, **said}
         click.echo(escaped_json(msgspec.json.encode(said)), err=True)
         sys.stderr.flush()
-
-    @staticmethod
-    def _say(text: str) -> None:
-        say(text, err=True)
 
 
 async def placed(

@@ -55,18 +55,6 @@ class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
     unread: tuple[str, ...] = ()
 
 
-class _Found(msgspec.Struct, frozen=True):
-    """The bound pods of a cluster: what they hold and where; `unread` cannot be told."""
-
-    cluster: str
-    adoptions: tuple[PodAdopted, ...]
-    unread: tuple[str, ...]
-
-    @property
-    def pods(self) -> int:
-        return len(self.adoptions) + len(self.unread)
-
-
 @click.command(epilog="Example:  apportion rebuild --kubernetes --reason 'disk of nats-0 lost'")
 @click.option("--reason", required=True, help="What became of the old one, for whoever asks later.")
 @by_whom
@@ -129,17 +117,19 @@ async def _rebuild(
                 f"the ledger has {len(state.pods):,} pods and so is not lost; to begin with "
                 "another one, give the server an empty store"
             )
-        found = await _found_in(kube, state, schedulers)
-        if dry_run:
-            return Rebuilt(found.cluster, found.pods, len(found.adoptions), 0, found.unread)
-        rebuilt = msgspec.structs.replace(
-            rebuilt, cluster=found.cluster, pods=found.pods, unread=len(found.unread)
-        )
-        adopted, revision = await _write(ledger, rebuilt, found.adoptions, basis=state.revision)
-        return Rebuilt(found.cluster, found.pods, adopted, revision, found.unread)
+        cluster, held, unread = await _found_in(kube, state, schedulers)
+        pods, revision = len(held) + len(unread), 0
+        if not dry_run:
+            rebuilt = msgspec.structs.replace(
+                rebuilt, cluster=cluster, pods=pods, unread=len(unread)
+            )
+            revision = await _write(ledger, rebuilt, held, basis=state.revision)
+        return Rebuilt(cluster, pods, len(held), revision, unread)
 
 
-async def _found_in(kube: KubeChoice, state: State, schedulers: frozenset[str]) -> _Found:
+async def _found_in(
+    kube: KubeChoice, state: State, schedulers: frozenset[str]
+) -> tuple[str, tuple[PodAdopted, ...], tuple[str, ...]]:
     """Ask the cluster for all pods: those whose shares can be told, and the names of the others.
 
     Raises:
@@ -170,7 +160,7 @@ async def _found_in(kube: KubeChoice, state: State, schedulers: frozenset[str]) 
                         unread.append(f"{claim.submitted.namespace}/{claim.submitted.name}")
                     else:
                         adoptions.append(adoption)
-            return _Found(api.url, tuple(adoptions), tuple(unread))
+            return api.url, tuple(adoptions), tuple(unread)
     except (KubeUnavailable, KubeRefused, ConfigError) as error:
         raise Unreachable(str(error)) from None
 
@@ -181,8 +171,8 @@ async def _write(
     adoptions: tuple[PodAdopted, ...],
     *,
     basis: int,
-) -> tuple[int, int]:
-    """Say what this is, then hold every pod; how many, and the last revision."""
+) -> int:
+    """Say what this is, then hold every pod; the last revision."""
     async with appending(ledger, rebuilt.by) as (commit, publisher):
         basis = await publish(publisher, rebuilt, basis=basis) or basis
         revisions = [basis]
@@ -196,4 +186,4 @@ async def _write(
         for first_of in range(0, len(adoptions), TOGETHER_MAX):
             batch = adoptions[first_of : first_of + TOGETHER_MAX]
             await asyncio.gather(*(hold(data) for data in batch))
-        return len(adoptions), max(revisions)
+        return max(revisions)
