@@ -313,18 +313,15 @@ class _Life:
             *Sessions(gate).handlers(),
             *Acts(gate, lambda: self._feed.state, publisher).handlers(),
         ]
-        routes = [
-            *guarded_routes(measures, handlers),
-            web.route("*", "/api/{tail:.*}", guarded(measures, "unknown", unknown_path(ENDPOINTS))),
-            *console_routes(),
-        ]
+        unknown = guarded(measures, "unknown", unknown_path(ENDPOINTS))
+        routes = [*guarded_routes(measures, handlers), web.route("*", "/api/{tail:.*}", unknown)]
         public = self._places.login.public
         without_login = own_pages_only if public else both(own_machine_only(ELSE), own_pages_only)
         return HttpServer(
             self._places.api,
             metrics=self._service.metrics,
             not_ready=self._service.reasons_against_ready,
-            routes=routes,
+            routes=[*routes, *console_routes()],
             key="--listen",
             tls=self.tls,
             client=address_of if gate is None else gate.client,

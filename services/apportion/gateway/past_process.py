@@ -118,7 +118,7 @@ class PastApi:
 def sound(handle: Handler) -> Handler:
     """`handle`, whose troubles with ledger and archives are told as refusals."""
 
-    async def told(request: web.Request) -> web.StreamResponse:
+    async def answered(request: web.Request) -> web.StreamResponse:
         try:
             return await handle(request)
         except BeforeBeginning as early:
@@ -138,7 +138,7 @@ def sound(handle: Handler) -> Handler:
                 503, f"the past cannot be read now: {error}", fix="ask again later"
             ) from None
 
-    return told
+    return answered
 
 
 PIECE_EVENTS = 500

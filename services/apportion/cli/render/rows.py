@@ -92,7 +92,7 @@ class Rows:
         widths = self._widths(rows)
         left = self._left(widths, width)
         self._narrow(widths, left, width)
-        if len(left) < len(self._told()) or _total(widths, left) > width:
+        if len(left) < len(self._filled()) or _total(widths, left) > width:
             return True
         return any(_longest(pieces) > widths[place] for row in rows for place, pieces in
                    enumerate(row) if self._columns[place] in self._wraps)  # fmt: skip
@@ -101,7 +101,7 @@ class Rows:
         rows: list[Row] = [([_pieces(cell) for cell in row], style) for row, style in self._rows]
         widths = self._widths(cells for cells, _ in rows)
         left = self._left(widths, options.max_width)
-        self.left_out = tuple(self._columns[place] for place in self._told() if place not in left)
+        self.left_out = tuple(self._columns[place] for place in self._filled() if place not in left)
         if self.header:
             rows = [([((column, "bold"),) for column in self._columns], ""), *rows]
         if not self.long:
@@ -122,7 +122,7 @@ class Rows:
             for line in itertools.zip_longest(*lines, fillvalue=()):
                 yield list(line), style
 
-    def _told(self) -> list[int]:
+    def _filled(self) -> list[int]:
         """The places of the columns that have something to say."""
         return [
             place for place, column in enumerate(self._columns)
@@ -136,10 +136,10 @@ class Rows:
             min(widths[place], WRAPPED_CELLS) if column in self._wraps else widths[place]
             for place, column in enumerate(self._columns)
         ]
-        told = self._told()
-        left = [place for place in told if self._columns[place] not in self._drops]
+        filled = self._filled()
+        left = [place for place in filled if self._columns[place] not in self._drops]
         for column in reversed(self._drops):
-            more = sorted({*left, self._columns.index(column)} & {*told})
+            more = sorted({*left, self._columns.index(column)} & {*filled})
             left = more if _total(least, more) <= width else left
         return left
 

@@ -31,6 +31,7 @@ from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_answer, print_json, say, warn
 from apportion.cli.usage import FILE, reasoned
 from apportion.core.doctor.checks import size
+from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.words import many
 from apportion.core.ledger.rules import Rules, legal_version, missing
 from apportion.runtime.jetstream import client as jetstream
@@ -395,8 +396,7 @@ def _halting(readers: Sequence[ReaderThere], name: str, version: int) -> dict[st
 
 def _counted(halts: dict[str, int]) -> str:
     named = [f"{name} ({count})" if count > 1 else name for name, count in sorted(halts.items())]
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    return ", ".join(named[:_SHOWN]) + more
+    return listed(named, _SHOWN)
 
 
 async def _set_aside(

@@ -27,6 +27,7 @@ from apportion.cli.client.ledger import (
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.render.output import console, print_json, warn
 from apportion.core.configuration import manifest_config
+from apportion.core.explain.text.event_text import listed
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import bound_claim
@@ -85,13 +86,10 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     verb = "would be held" if given["dry_run"] else "are held"
     console().print(f"{done.adopted:,} of {done.pods:,} bound pods of {done.cluster} {verb}")
     if done.unread:
-        names = ", ".join(done.unread[:SHOWN])
-        more = len(done.unread) - SHOWN
         warn(
-            f"{names}{f' and {more:,} more' if more > 0 else ''}: no annotation tells which "
-            "devices these hold, or it gives numbers (of cards, of places in MIG groups) and "
-            "the node's agent has not reported; devices of that family are off offer there "
-            "until it is known or the pod ends"
+            f"{listed(list(done.unread), SHOWN)}: no annotation tells which devices these hold, or "
+            "it gives numbers (of cards, of places in MIG groups) and the node's agent has not "
+            "reported; devices of that family are off offer there until it is known or the pod ends"
         )
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from apportion.cli.client.connection import DATA_ENV, JSON, default_data
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import plain, print_json, say, show, table
+from apportion.cli.render.output import plain, print_answer, print_json, say, show, table
 from apportion.runtime.jetstream.server.users import ADDABLE, Member, Users, UsersFailed
 from apportion.runtime.ledger.port import ALL_SUBJECTS
 
@@ -134,12 +134,9 @@ def begin(
             users.hand_out(hand_out)
     except (UsersFailed, InvalidIdentity, OSError) as failure:
         raise NotFound(str(failure)) from None
-    if as_json:
-        print_json([msgspec.to_builtins(member) for member in members])
-        return
     where = f", handed out into {hand_out}" if hand_out else ""
     text = f"{len(members)} users have keys in {folder}{where}"
-    say(text)
+    print_answer([msgspec.to_builtins(member) for member in members], text, as_json=as_json)
 
 
 def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -> None:  # noqa: FBT001 - as click hands it over
