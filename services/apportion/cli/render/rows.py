@@ -104,23 +104,18 @@ class Rows:
         self.left_out = tuple(self._columns[place] for place in self._filled() if place not in left)
         if self.header:
             rows = [([((column, "bold"),) for column in self._columns], ""), *rows]
-        if not self.long:
-            self._narrow(widths, left, options.max_width)
-            rows = list(self._folded(console, rows, widths, left))
-        yield from self._lines(rows, widths, left)
-
-    def _folded(
-        self, console: Console, rows: list[Row], widths: list[int], left: list[int]
-    ) -> Iterator[Row]:
-        """The lines of the rows: a cell that wraps has as many as it needs."""
-        for cells, style in rows:
+        if self.long:
+            yield from self._lines(rows, widths, left)
+            return
+        self._narrow(widths, left, options.max_width)
+        for cells, style in rows:  # a cell that wraps has as many lines as it needs
             lines = [
                 _wrapped(console, pieces, widths[place])
                 if place in left and self._columns[place] in self._wraps else [pieces]
                 for place, pieces in enumerate(cells)
             ]  # fmt: skip
-            for line in itertools.zip_longest(*lines, fillvalue=()):
-                yield list(line), style
+            folded = [(list(line), style) for line in itertools.zip_longest(*lines, fillvalue=())]
+            yield from self._lines(folded, widths, left)
 
     def _filled(self) -> list[int]:
         """The places of the columns that have something to say."""

@@ -108,7 +108,13 @@ class Indexer(StateFold):
         self._teller = Teller(index.name_of)
         self.cells = Cells(index.kept("cells"))
         if state.revision and not index.revision:
-            self._begin(state)
+            # A ledger whose beginning is gone: what is there at first is noted as it is.
+            index.keep("begins", str(state.revision).encode())
+            for pod in state.pods.values():
+                index.name_pod(pod.uid, pod.full_name)
+                index.note(pod.submitted_revision, [(POD, pod.uid)])
+                if at := pod.placement:
+                    self._hold(pod.uid, at.node, pod.placed_revision, pod.placed_time, at.shares)
 
     def apply(self, record: Record, event: Event) -> Change:
         """See `runtime.ledger.reader.Fold`."""
@@ -167,16 +173,6 @@ class Indexer(StateFold):
         last = max(kept[-1] if kept else 0, self._tried)
         if self.state.revision - last >= self._checkpoints.every_events:
             self.keep()
-
-    def _begin(self, state: State) -> None:
-        """A ledger whose beginning is gone: what is there at first is noted as it is."""
-        self._index.keep("begins", str(state.revision).encode())
-        for pod in state.pods.values():
-            self._index.name_pod(pod.uid, pod.full_name)
-            self._index.note(pod.submitted_revision, [(POD, pod.uid)])
-            if pod.placement is not None:
-                self._hold(pod.uid, pod.placement.node, pod.placed_revision, pod.placed_time,
-                           pod.placement.shares)  # fmt: skip
 
     def _count(self, revision: int, said: str, kind: str) -> None:
         ns = self.stored_ns()

@@ -13,7 +13,7 @@ from apportion.core.ledger.state import State
 from apportion.gateway.past.chronicle import Chronicle, open_archives
 from apportion.gateway.past.index import Index
 from apportion.gateway.past.indexing import Indexer, open_index, record_digest
-from apportion.gateway.past.states import Checkpoints, PastStates
+from apportion.gateway.past.states import PastStates
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
@@ -98,7 +98,21 @@ async def open_past(
     dropped = info.state.first_seq > 1  # and with it, perhaps, what a snapshot knows of the rules
     checkpoints.rules = (await snapshots.restore()).rules if dropped else await snapshots.rules()
     chronicle = Chronicle(looks, open_archives(archives, info.created))
-    state = await _begin(chronicle, snapshots, index, checkpoints)
+    # Reading goes on, or begins, with what was kept, else the first revision, else a snapshot.
+    first, last = await chronicle.span()
+    state: State | None = None
+    if (revision := index.revision) and first - 1 <= revision <= last:
+        # If the index's newest event is not the ledger's, the ledger was restored or made again.
+        # A ledger that has dropped that event is taken for the same: its stream is.
+        records = await chronicle.records([revision])
+        is_of = all(record_digest(r) == index.kept("record") for r in records)
+        state = checkpoints.load(revision) if is_of else None
+    if state is None:
+        if revision:
+            index.restart()
+            checkpoints.clear()
+        oldest = await snapshots.oldest(first) if first > 1 else None
+        state = oldest or checkpoints.nothing()
     indexer = Indexer(state, index, checkpoints)
     return Past(
         ledger,
@@ -109,24 +123,3 @@ async def open_past(
         index=index,
         metrics=metrics,
     )
-
-
-async def _begin(
-    chronicle: Chronicle, snapshots: Snapshots, index: Index, checkpoints: Checkpoints
-) -> State:
-    """Where reading goes on, or begins: what was kept, else the first revision, else a snapshot."""
-    first, last = await chronicle.span()
-    revision = index.revision
-    if revision and first - 1 <= revision <= last:
-        # If the index's newest event is not the ledger's, the ledger was restored or made again.
-        # A ledger that has dropped that event is taken for the same: its stream is.
-        records = await chronicle.records([revision])
-        is_of = all(record_digest(r) == index.kept("record") for r in records)
-        state = checkpoints.load(revision) if is_of else None
-        if state is not None:
-            return state
-    if revision:
-        index.restart()
-        checkpoints.clear()
-    oldest = await snapshots.oldest(first) if first > 1 else None
-    return oldest or checkpoints.nothing()
