@@ -150,11 +150,15 @@ def _reader(kind: inspect.Type) -> Read:
             return text_of
 
 
+def _wrong(field: str, text: str, fix: str) -> RequestRefused:
+    return RequestRefused(400, field=field, rest=f" is {text[:NAME_MAX]!r}", fix=fix)
+
+
 def whole(field: str, text: str, *, least: int = 0, most: int) -> int:
     """A whole number within bounds. Raises RequestRefused."""
     fix = f"a whole number from {least} to {most}"
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
-        raise RequestRefused(400, field=field, rest=f" is {text[:NAME_MAX]!r}", fix=fix)
+        raise _wrong(field, text, fix)
     number = int(text)
     if not least <= number <= most:
         raise RequestRefused(400, field=field, rest=f" is {number}", fix=fix)
@@ -167,20 +171,13 @@ def _seconds(field: str, text: str, most: float) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= most:
-        raise RequestRefused(
-            400, field=field, rest=f" is {text[:NAME_MAX]!r}", fix=f"seconds from 0 to {most:g}"
-        )
+        raise _wrong(field, text, f"seconds from 0 to {most:g}")
     return seconds
 
 
 def _one_of(field: str, text: str, words: Iterable[str]) -> str:
     if text and text not in words:
-        raise RequestRefused(
-            400,
-            field=field,
-            rest=f" is {text[:NAME_MAX]!r}",
-            fix=f"use one of {', '.join(words)}",
-        )
+        raise _wrong(field, text, f"use one of {', '.join(words)}")
     return text
 
 
