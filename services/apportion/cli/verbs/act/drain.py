@@ -518,8 +518,9 @@ def _tell_plan(report: Report) -> None:
         elsewhere = f", on {report.was[name]}," if along else ""
         out.say(f"{name}{elsewhere} {what}")
     if report.estimate:
-        out.say("their controllers make them anew in an order of their own: where each goes "
-                  "may differ")  # fmt: skip
+        out.say(
+            "their controllers make them anew in an order of their own: where each goes may differ"
+        )
 
 
 def unknown_words(report: Report) -> str:
