@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,15 @@ def clips_what_a_region_says() -> Iterator[None]:
     def first(value: int, _most: int) -> int:
         return value
 
-    def as_it_is(sums: Callable[[], Any], _name: str) -> Iterator[Any]:
-        yield sums()
+    def unchecked(kind: type[Any], sums: Iterable[Any]) -> Iterator[Any]:
+        for each in sums:
+            fields = {name: getattr(each, name) for name in kind.__struct_fields__}
+            yield kind(**{n: round(v) if isinstance(v, float) else v for n, v in fields.items()})
 
     with (
         mock.patch.object(region, "BYTES_MAX", 1 << 64),
         mock.patch.object(uses, "min", first, create=True),
-        mock.patch.object(account, "_whole", as_it_is),
+        mock.patch.object(account, "_used", unchecked),
     ):
         yield
 

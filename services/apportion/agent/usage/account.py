@@ -8,7 +8,7 @@ program whose sums no event can hold is left out by its name, and takes no other
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
 import msgspec
@@ -27,7 +27,21 @@ _Used = TypeVar("_Used", ShareUsed, UnsharedUsed)
 _log = logging.getLogger(__name__)
 
 
-class _Share(Struct):
+class _Sums(Struct, kw_only=True):
+    """In seconds, and in MiB times seconds."""
+
+    seconds: float = 0.0
+    memory_mib_seconds: float = 0.0
+    memory_mib_peak: int = 0
+
+    def add(self, held_mib: int, seconds: float) -> None:
+        """One look, which stands for the time since the one before."""
+        self.seconds += seconds
+        self.memory_mib_seconds += held_mib * seconds
+        self.memory_mib_peak = max(self.memory_mib_peak, held_mib)
+
+
+class _Share(_Sums):
     """Of one share so far; the sizes are those that it had last."""
 
     pod: str
@@ -36,10 +50,7 @@ class _Share(Struct):
     container: str
     device: str
     instance: MigInstance | None
-    seconds: float = 0.0
     memory_mib: int = 0
-    memory_mib_seconds: float = 0.0
-    memory_mib_peak: int = 0
     cores: int = 0
     cores_seconds: float | None = None
     cores_peak: int | None = None
@@ -50,67 +61,25 @@ class _Share(Struct):
         """As `Use.key`."""
         return self.pod, self.container, self.device, self.instance
 
-    def add(self, use: Use, seconds: float) -> None:
-        """One look, which stands for the time since the one before."""
-        used = use.memory_used // _MIB
-        self.seconds += seconds
+    def add_use(self, use: Use, seconds: float) -> None:
+        """As `add`, with compute."""
+        self.add(use.memory_used // _MIB, seconds)
         self.memory_mib, self.cores = use.memory_limit // _MIB, use.cores_limit
         self.bound = use.bound
-        self.memory_mib_seconds += used * seconds
-        self.memory_mib_peak = max(self.memory_mib_peak, used)
         if use.cores_used is not None:
             self.cores_seconds = (self.cores_seconds or 0.0) + use.cores_used * seconds
             self.cores_peak = max(self.cores_peak or 0, use.cores_used)
 
-    def used(self) -> ShareUsed:
-        """As the ledger has it."""
-        return ShareUsed(
-            pod=self.pod,
-            namespace=self.namespace,
-            name=self.name,
-            container=self.container,
-            device=self.device,
-            instance=self.instance,
-            seconds=round(self.seconds),
-            memory_mib=self.memory_mib,
-            memory_mib_seconds=round(self.memory_mib_seconds),
-            memory_mib_peak=self.memory_mib_peak,
-            cores=self.cores,
-            cores_seconds=None if self.cores_seconds is None else round(self.cores_seconds),
-            cores_peak=self.cores_peak,
-            bound=self.bound,
-        )
 
-
-class _Unshared(Struct):
+class _Unshared(_Sums):
     device: str
     command: str
     pod: str
-    seconds: float = 0.0
-    memory_mib_seconds: float = 0.0
-    memory_mib_peak: int = 0
 
     @property
     def key(self) -> tuple[str, str, str]:
         """What tells it from other programs."""
         return self.device, self.command, self.pod
-
-    def add(self, held_mib: int, seconds: float) -> None:
-        """One look at all of its processes."""
-        self.seconds += seconds
-        self.memory_mib_seconds += held_mib * seconds
-        self.memory_mib_peak = max(self.memory_mib_peak, held_mib)
-
-    def used(self) -> UnsharedUsed:
-        """As the ledger has it."""
-        return UnsharedUsed(
-            device=self.device,
-            command=self.command[:TEXT_MAX],
-            pod=self.pod,
-            seconds=round(self.seconds),
-            memory_mib_seconds=round(self.memory_mib_seconds),
-            memory_mib_peak=self.memory_mib_peak,
-        )
 
 
 class _Saved(Struct):
@@ -122,8 +91,7 @@ class _Saved(Struct):
     ended_s: float = 0.0
 
 
-_decode = msgspec.msgpack.Decoder(list[_Saved] | _Saved).decode
-"""An agent of an earlier build saved its one open account, and no list."""
+_decode = msgspec.msgpack.Decoder(list[_Saved]).decode
 
 
 class Account:
@@ -141,19 +109,15 @@ class Account:
             if use.key not in self._shares:
                 named = (use.pod, use.namespace, use.name, use.container)
                 self._shares[use.key] = _Share(*named, use.device, use.instance)
-            self._shares[use.key].add(use, seconds)
+            self._shares[use.key].add_use(use, seconds)
         for key, held in _programs(look.unshared).items():
             self._unshared.setdefault(key, _Unshared(*key)).add(held // _MIB, seconds)
 
     def records(self, node: str) -> Iterator[UsageRecorded]:
         """The events of a closed account, as few as hold it; none if nothing was held or used."""
-        shares = [
-            used for each in self._shares.values() for used in _whole(each.used, str(each.key[:3]))
-        ]
+        shares = list(_used(ShareUsed, self._shares.values()))
         most = sorted(self._unshared.values(), key=lambda each: -each.memory_mib_seconds)
-        unshared = tuple(
-            used for each in most[:UNSHARED_MAX] for used in _whole(each.used, str(each.key))
-        )
+        unshared = tuple(_used(UnsharedUsed, most[:UNSHARED_MAX]))
         seconds = max(0, round(self.ended_s - self.began_s))
         for at in range(0, len(shares) or min(1, len(unshared)), SHARES_MAX):
             part = tuple(shares[at : at + SHARES_MAX])
@@ -188,23 +152,28 @@ def restored(data: bytes) -> list[Account]:
 
     Raises ValueError where the bytes are broken (msgspec.DecodeError among them).
     """
-    found = _decode(data)
-    return [Account.of_saved(each) for each in (found if isinstance(found, list) else [found])]
+    return [Account.of_saved(each) for each in _decode(data)]
 
 
-def _whole(sums: Callable[[], _Used], name: str) -> Iterator[_Used]:
-    """What it used, unless an event cannot hold it; `name` is for the log."""
-    try:
-        used = sums()
-        yield msgspec.convert(msgspec.to_builtins(used), type(used))
-    except (ValueError, OverflowError) as error:  # of msgspec as well
-        _log.warning("the use of %s is left out of the record: %s", name, error)
+def _used(kind: type[_Used], sums: Iterable[_Share | _Unshared]) -> Iterator[_Used]:
+    """The sums as the ledger has them, whose fields have the same names.
+
+    Those that an event cannot hold are left out.
+    """
+    for each in sums:
+        fields = {name: getattr(each, name) for name in kind.__struct_fields__}
+        try:
+            whole = {n: round(v) if isinstance(v, float) else v for n, v in fields.items()}
+            yield msgspec.convert(whole, kind)
+        except (ValueError, OverflowError) as error:  # of msgspec as well
+            name = str(each.key[:3])
+            _log.warning("the use of %s is left out of the record: %s", name, error)
 
 
 def _programs(unshared: Iterable[Unshared]) -> dict[tuple[str, str, str], int]:
     """Bytes by device, command and pod: processes come and go, programs stay."""
     held: dict[tuple[str, str, str], int] = {}
     for each in unshared:
-        key = (each.device, each.owner.command, each.owner.pod)
+        key = (each.device, each.owner.command[:TEXT_MAX], each.owner.pod)
         held[key] = held.get(key, 0) + each.memory
     return held

@@ -33,175 +33,167 @@ class Seen(NamedTuple):
     look: Look
 
 
-def _percent(value: int | None) -> float | None:
-    return None if value is None else value / _PERCENT
+class _Monitor(NamedTuple):
+    """The gauges of one system, each with the field of a `Use` or `Load` that it reads.
+
+    `kinds.0` is the first of `Use.kinds`. Labels of a use and of a card are those of the gauges.
+    """
+
+    of_use: Mapping[Family, str]
+    of_card: Mapping[Family, str]
+    use_labels: Callable[[Use], tuple[str, ...]]
+    card_labels: Callable[[str, Device], tuple[str, ...]]
+    whole: int = 1
+    """What fields of cores are divided by: they are percent."""
+
+    def samples(self, seen: Seen) -> Iterator[Sample]:
+        """Its series; a gauge that has no value for a use or card has none of it."""
+        for use in seen.look.uses:
+            yield from self._read(self.of_use, use, self.use_labels(use))
+        for load in seen.look.loads:
+            if load.instance is None and load.device in seen.devices:
+                labels = self.card_labels(seen.node, seen.devices[load.device])
+                yield from self._read(self.of_card, load, labels)
+
+    def _read(
+        self, gauges: Mapping[Family, str], measured: Use | Load, labels: tuple[str, ...]
+    ) -> Iterator[Sample]:
+        for family, field in gauges.items():
+            name, _, at = field.partition(".")
+            value = getattr(measured, name)
+            if value is not None:
+                value = value[int(at)] if at else value
+                yield family, labels, value / self.whole if name.startswith("cores") else value
 
 
-def _gauge(name: str, meaning: str, *labels: str) -> Family:
-    return Family(name, meaning, labels)
+def _gauges(
+    prefix: str, text: str, labels: tuple[str, ...], *rows: tuple[str, str, str]
+) -> dict[Family, str]:
+    """From rows of name, meaning and field; `text` has a place for the meaning."""
+    return {
+        Family(prefix + name, text.format(meaning), labels): field for name, meaning, field in rows
+    }
 
 
-_Read = Callable[[Use], float | None]
-_OWN = ("namespace", "pod", "container", "device", "instance")
-_OURS: Final[dict[Family, _Read]] = {
-    _gauge(f"apportion_container_{name}", meaning, *_OWN): read
-    for name, meaning, read in (
-        (
-            "memory_limit_bytes",
-            "Device memory that the container may hold.",
-            lambda use: use.memory_limit,
-        ),
-        (
-            "memory_used_bytes",
-            "Device memory that its processes hold.",
-            lambda use: use.memory_used,
-        ),
-        (
-            "cores_limit_ratio",
-            "Part of a device's compute that it is held to.",
-            lambda use: use.cores_limit / _PERCENT,
-        ),
-        (
-            "cores_used_ratio",
-            "Part of a device's compute that it uses.",
-            lambda use: _percent(use.cores_used),
-        ),
-    )
-}
-_CARD_MEMORY = _gauge("apportion_device_memory_used_bytes", "Memory in use on a device.", "device")
-_CARD_CORES = _gauge("apportion_device_cores_used_ratio", "Compute in use of a device.", "device")
-_UNSHARED = _gauge(
+_OURS = _Monitor(
+    _gauges(
+        "apportion_container_",
+        "{}",
+        ("namespace", "pod", "container", "device", "instance"),
+        ("memory_limit_bytes", "Device memory that the container may hold.", "memory_limit"),
+        ("memory_used_bytes", "Device memory that its processes hold.", "memory_used"),
+        ("cores_limit_ratio", "Part of a device's compute that it is held to.", "cores_limit"),
+        ("cores_used_ratio", "Part of a device's compute that it uses.", "cores_used"),
+    ),
+    _gauges(
+        "apportion_device_",
+        "{}",
+        ("device",),
+        ("memory_used_bytes", "Memory in use on a device.", "memory"),
+        ("cores_used_ratio", "Compute in use of a device.", "cores"),
+    ),
+    lambda use: (
+        use.namespace,
+        use.name,
+        use.container,
+        use.device,
+        named(use.instance) if use.instance else "",
+    ),
+    lambda _node, card: (card.id,),
+    whole=_PERCENT,
+)
+_UNSHARED = Family(
     "apportion_unshared_memory_bytes",
     "Device memory of a process that has no share of the device.",
-    "device",
-    "pid",
-    "command",
-    "pod",
+    ("device", "pid", "command", "pod"),
 )
 
 
-def ours(seen: Seen) -> Iterator[Sample]:
+def _ours(seen: Seen) -> Iterator[Sample]:
     """Our own series: containers, devices, and who has no share."""
-    for use in seen.look.uses:
-        cut = named(use.instance) if use.instance else ""
-        yield from _read(_OURS, use, use.namespace, use.name, use.container, use.device, cut)
-    for load in _cards(seen):
-        yield _CARD_MEMORY, (load.device,), load.memory
-        if load.cores is not None:
-            yield _CARD_CORES, (load.device,), load.cores / _PERCENT
+    yield from _OURS.samples(seen)
     for each in seen.look.unshared:
         labels = (each.device, str(each.pid), each.owner.command, each.owner.pod)
         yield _UNSHARED, labels, each.memory
 
 
-_HAMI = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
-_HAMIS: Final[dict[Family, _Read]] = {
-    _gauge(f"hami_{name}", f"As HAMi's monitor: {meaning}.", *_HAMI): read
-    for name, meaning, read in (
-        ("vgpu_memory_limit_bytes", "memory of the share", lambda use: use.memory_limit),
-        ("vgpu_memory_used_bytes", "memory in use", lambda use: use.memory_used),
-        ("container_device_memory_bytes", "memory in use", lambda use: use.memory_used),
-        (
-            "container_device_utilization_ratio",
-            "percent of compute in use",
-            lambda use: use.cores_used,
-        ),
-        (
-            "container_last_kernel_elapsed_seconds",
-            "since a kernel was launched",
-            lambda use: use.idle_s,
-        ),
-        ("vgpu_memory_context_bytes", "memory of contexts", lambda use: _kind(use, 0)),
-        ("vgpu_memory_module_bytes", "memory of modules", lambda use: _kind(use, 1)),
-        ("vgpu_memory_buffer_bytes", "memory of data", lambda use: _kind(use, 2)),
-    )
-}
-_HAMI_CARD = ("node", "device_index", "device_uuid", "device_type")
-_HAMI_MEMORY = _gauge(
-    "hami_host_gpu_memory_used_bytes", "As HAMi's monitor: memory in use on a card.", *_HAMI_CARD
+_HAMI = _Monitor(
+    _gauges(
+        "hami_",
+        "As HAMi's monitor: {}.",
+        ("namespace", "pod", "container", "vdevice_index", "device_uuid"),
+        ("vgpu_memory_limit_bytes", "memory of the share", "memory_limit"),
+        ("vgpu_memory_used_bytes", "memory in use", "memory_used"),
+        ("container_device_memory_bytes", "memory in use", "memory_used"),
+        ("container_device_utilization_ratio", "percent of compute in use", "cores_used"),
+        ("container_last_kernel_elapsed_seconds", "since a kernel was launched", "idle_s"),
+        ("vgpu_memory_context_bytes", "memory of contexts", "kinds.0"),
+        ("vgpu_memory_module_bytes", "memory of modules", "kinds.1"),
+        ("vgpu_memory_buffer_bytes", "memory of data", "kinds.2"),
+    ),
+    _gauges(
+        "hami_",
+        "As HAMi's monitor: {}.",
+        ("node", "device_index", "device_uuid", "device_type"),
+        ("host_gpu_memory_used_bytes", "memory in use on a card", "memory"),
+        ("host_gpu_utilization_ratio", "percent of compute", "cores"),
+    ),
+    lambda use: (use.namespace, use.name, use.container, str(use.position), use.device),
+    lambda node, card: (node, str(card.index), card.id, card.model),
 )
-_HAMI_CORES = _gauge(
-    "hami_host_gpu_utilization_ratio", "As HAMi's monitor: percent of compute.", *_HAMI_CARD
-)
-
-
-def hami(seen: Seen) -> Iterator[Sample]:
-    """Under the names of HAMi's vGPUmonitor."""
-    for use in seen.look.uses:
-        labels = (use.namespace, use.name, use.container, str(use.position), use.device)
-        yield from _read(_HAMIS, use, *labels)
-    for load in _cards(seen):
-        card = seen.devices[load.device]
-        where = (seen.node, str(card.index), card.id, card.model)
-        yield _HAMI_MEMORY, where, load.memory
-        if load.cores is not None:
-            yield _HAMI_CORES, where, load.cores
-
-
 _ZONE = "vGPU"
 """A label that the plugin's monitor puts on all its series."""
-_VOLCANO = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid", "zone")
-_VOLCANOS: Final[dict[Family, _Read]] = {
-    _gauge(name, f"As the vGPU plugin's monitor: {meaning}.", *_VOLCANO): read
-    for name, meaning, read in (
-        ("vGPU_device_memory_limit_in_bytes", "memory of a share", lambda use: use.memory_limit),
-        ("vGPU_device_memory_usage_in_bytes", "memory in use", lambda use: use.memory_used),
-        (
-            "Device_utilization_desc_of_container",
-            "percent of compute in use",
-            lambda use: use.cores_used,
-        ),
-        (
-            "Device_last_kernel_of_container",
-            "seconds since a kernel was launched",
-            lambda use: use.idle_s,
-        ),
-    )
-}
-_DESCRIBED = _gauge(
+_VOLCANO_LABELS = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid", "zone")
+_VOLCANO = _Monitor(
+    _gauges(
+        "",
+        "As the vGPU plugin's monitor: {}.",
+        _VOLCANO_LABELS,
+        ("vGPU_device_memory_limit_in_bytes", "memory of a share", "memory_limit"),
+        ("vGPU_device_memory_usage_in_bytes", "memory in use", "memory_used"),
+        ("Device_utilization_desc_of_container", "percent of compute in use", "cores_used"),
+        ("Device_last_kernel_of_container", "seconds since a kernel was launched", "idle_s"),
+    ),
+    _gauges(
+        "",
+        "As the vGPU plugin's monitor: {}.",
+        ("deviceidx", "deviceuuid", "zone"),
+        ("HostGPUMemoryUsage", "bytes in use on a card", "memory"),
+        ("HostCoreUtilization", "percent of compute", "cores"),
+    ),
+    lambda use: (*_HAMI.use_labels(use), _ZONE),
+    lambda _node, card: (str(card.index), card.id, _ZONE),
+)
+_DESCRIBED = Family(
     "Device_memory_desc_of_container",
     "As the vGPU plugin's monitor: memory in use, and its kinds as labels.",
-    *(*_VOLCANO[:-1], "context", "module", "data", "offset", "zone"),
-)
-_VOLCANO_CARD = ("deviceidx", "deviceuuid", "zone")
-_VOLCANO_MEMORY = _gauge(
-    "HostGPUMemoryUsage", "As the vGPU plugin's monitor: bytes in use on a card.", *_VOLCANO_CARD
-)
-_VOLCANO_CORES = _gauge(
-    "HostCoreUtilization", "As the vGPU plugin's monitor: percent of compute.", *_VOLCANO_CARD
+    (*_VOLCANO_LABELS[:-1], "context", "module", "data", "offset", "zone"),
 )
 
 
-def volcano(seen: Seen) -> Iterator[Sample]:
+def _volcano(seen: Seen) -> Iterator[Sample]:
     """Under the names of volcano-vgpu-device-plugin's monitor, which are HAMi's older ones, too."""
+    yield from _VOLCANO.samples(seen)
     for use in seen.look.uses:
-        labels = (use.namespace, use.name, use.container, str(use.position), use.device)
-        yield from _read(_VOLCANOS, use, *labels, _ZONE)
         if use.kinds is not None:
             kinds = (str(kind) for kind in use.kinds)
-            yield _DESCRIBED, (*labels, *kinds, "0", _ZONE), use.memory_used
-    for load in _cards(seen):
-        where = (str(seen.devices[load.device].index), load.device, _ZONE)
-        yield _VOLCANO_MEMORY, where, load.memory
-        if load.cores is not None:
-            yield _VOLCANO_CORES, where, load.cores
+            yield _DESCRIBED, (*_HAMI.use_labels(use), *kinds, "0", _ZONE), use.memory_used
 
 
 _MANAGED = ("container_name", "namespace", "node", "pod_name")
-_USED_MEMORY = _gauge(
-    "container_gpu_memory_total", "gpu memory usage in MiB", *_MANAGED, "gpu_memory"
-)
-_USED_CORES = _gauge("container_gpu_utilization", "gpu utilization", *_MANAGED, "gpu")
-_ASKED_MEMORY = _gauge(
-    "container_request_gpu_memory", "request of gpu memory in MiB", *_MANAGED, "req_of_gpu_memory"
-)
-_ASKED_CORES = _gauge(
-    "container_request_gpu_utilization", "request of gpu utilization", *_MANAGED, "req_of_gpu"
+_USED_MEMORY, _USED_CORES, _ASKED_MEMORY, _ASKED_CORES = _MANAGERS = tuple(
+    Family(name, meaning, (*_MANAGED, label))
+    for name, meaning, label in (
+        ("container_gpu_memory_total", "gpu memory usage in MiB", "gpu_memory"),
+        ("container_gpu_utilization", "gpu utilization", "gpu"),
+        ("container_request_gpu_memory", "request of gpu memory in MiB", "req_of_gpu_memory"),
+        ("container_request_gpu_utilization", "request of gpu utilization", "req_of_gpu"),
+    )
 )
 _TOTAL = "total"
 
 
-def gpu_manager(seen: Seen) -> Iterator[Sample]:
+def _gpu_manager(seen: Seen) -> Iterator[Sample]:
     """Under the names of gpu-manager: each card, and the sum of a container's cards."""
     containers: dict[tuple[str, str, str, str], list[Use]] = {}
     for use in seen.look.uses:
@@ -221,10 +213,10 @@ def gpu_manager(seen: Seen) -> Iterator[Sample]:
 
 _Row = tuple[tuple[Family, ...], Callable[[Seen], Iterator[Sample]]]
 _TABLE: Final[dict[str, _Row]] = {
-    "": ((*_OURS, _CARD_MEMORY, _CARD_CORES, _UNSHARED), ours),
-    "hami": ((*_HAMIS, _HAMI_MEMORY, _HAMI_CORES), hami),
-    "volcano": ((*_VOLCANOS, _DESCRIBED, _VOLCANO_MEMORY, _VOLCANO_CORES), volcano),
-    "gpu-manager": ((_USED_MEMORY, _USED_CORES, _ASKED_MEMORY, _ASKED_CORES), gpu_manager),
+    "": ((*_OURS.of_use, *_OURS.of_card, _UNSHARED), _ours),
+    "hami": ((*_HAMI.of_use, *_HAMI.of_card), _HAMI.samples),
+    "volcano": ((*_VOLCANO.of_use, _DESCRIBED, *_VOLCANO.of_card), _volcano),
+    "gpu-manager": (_MANAGERS, _gpu_manager),
 }
 
 
@@ -237,21 +229,3 @@ def samples(seen: Seen, also: tuple[Names, ...]) -> Iterator[Sample]:
     """What these gauges are of what was seen."""
     for names in ("", *also):
         yield from _TABLE[names][1](seen)
-
-
-def _cards(seen: Seen) -> Iterator[Load]:
-    return (
-        load for load in seen.look.loads if load.instance is None and load.device in seen.devices
-    )
-
-
-def _read(table: Mapping[Family, _Read], use: Use, *labels: str) -> Iterator[Sample]:
-    """Each gauge of the table that has a value for this use."""
-    for family, read in table.items():
-        value = read(use)
-        if value is not None:
-            yield family, labels, value
-
-
-def _kind(use: Use, at: int) -> int | None:
-    return None if use.kinds is None else use.kinds[at]
