@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from apportion.agent.kubelet.holders import Prepared
+from apportion.agent.boot_book import BootBook
+from apportion.agent.kubelet.holders import CLAIMS
 from apportion.core.dra.names import DRIVER, container_of, share_id
 from apportion.runtime.ledger.starting import command_subject
 from apportion_schemas import (
@@ -110,7 +111,8 @@ async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does
     for _ in range(2):
         answers = await kubelet.unprepare(("c-1", "team"), ("never", "team"))
         assert {uid: answer.error for uid, answer in answers.items()} == {"c-1": "", "never": ""}
-    assert Prepared(kubelet.folder / "state", Path("/proc")).pods() == {"b"}
+    prepared = BootBook(kubelet.folder / "state" / CLAIMS, Path("/proc"), str)
+    assert set(prepared.entries.values()) == {"b"}
     assert not (kubelet.cdi / "apportion-claim-c-1.json").exists()
     assert seen(kubelet, kept)["CUDA_DEVICE_MEMORY_LIMIT_0"] == "900m"
 

@@ -6,12 +6,16 @@ caller's, and no answer is larger than `BYTES_MAX`.
 """
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import grpc
 
 from apportion.agent.kubelet import kubelet_pb2 as pb
+from apportion.runtime.process.config import ConfigError
 
+_SOCKET_BYTES_MAX: Final = 107
+"""Of a path; see unix(7), `sun_path`."""
 VERSION: Final = "v1beta1"
 BYTES_MAX: Final = 16 << 20
 """A kubelet's answer about a few hundred pods is a hundredth of it."""
@@ -69,6 +73,26 @@ WATCH_HEALTH = Call(
     "/v1alpha1.DRAResourceHealth/NodeWatchResources", pb.Empty, pb.DevicesHealth, streams=True
 )
 DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+
+
+async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> grpc.aio.Server:
+    """A server that answers these calls on the sockets, which are made in this order.
+
+    Raises:
+        ConfigError: the path of a socket is longer than the system lets one be.
+    """
+    server = grpc.aio.server(options=OPTIONS)
+    serve(server, answers)
+    for path in sockets:
+        if len(str(path).encode()) > _SOCKET_BYTES_MAX:
+            most = f"a socket's name has at most {_SOCKET_BYTES_MAX} bytes"
+            fix = f"{most}; give the kubelet's folder a shorter one"
+            raise ConfigError("--kubelet", str(path), fix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        server.add_insecure_port(f"unix:{path}")
+    await server.start()
+    return server
 
 
 def serve(server: grpc.aio.Server, answers: dict[Call, Callable[..., Any]]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.holders import Holders
@@ -38,17 +38,6 @@ NOTHING: Final = "void"
 _log = logging.getLogger(__name__)
 
 
-class Planning(Protocol):
-    """Says what a container of a claim gets, before anything is made."""
-
-    def plan(self, claim: Claim, container: str) -> Edits:
-        """The edits of the container.
-
-        Raises:
-            GrantRefused: the node cannot give what the ledger says.
-        """
-
-
 class Meant(NamedTuple):
     """Whose slots they seem to be."""
 
@@ -63,15 +52,15 @@ class Handing:
         self,
         holders: Holders,
         view: NodeView,
-        planning: Planning,
+        plan: Callable[[Claim, str], Edits],
         *,
         devices: Callable[[], Mapping[str, Device]],
         families: Callable[[str], Collection[str]],
     ) -> None:
-        """`families` are those of the devices that a resource's name counts."""
+        """`plan` is `SharePreparing.plan`, `families` are those that a resource's name counts."""
         self._holders = holders
         self._view = view
-        self._planning = planning
+        self._plan = plan
         self._devices = devices
         self._families = families
 
@@ -80,7 +69,7 @@ class Handing:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 claim, container = await self._meant(resource, slots)
-            edits = self._planning.plan(claim, container)
+            edits = self._plan(claim, container)
         except TimeoutError:
             problem = f"the ledger names no pod that is to get {slots} of {resource} now"
         except (NotPrepared, GrantRefused) as error:

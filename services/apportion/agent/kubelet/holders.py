@@ -29,11 +29,14 @@ from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import OPTIONS, POD_RESOURCES
 from apportion.agent.kubelet.port import HANDED_TO, Handed, Holder, NotPrepared
+from apportion.agent.usage.owners import Owner, Owners
 from apportion.core.grants import Edits, Mount
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import Name
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
+CLAIMS: Final = "claims.json"
+"""The book of prepared claims, in the folder that outlives a reboot."""
 CHECKPOINT_BYTES_MAX: Final = 64 << 20
 """Of a node with a few hundred pods it has a few hundred kilobytes."""
 _TIMEOUT_S = 2.0
@@ -79,15 +82,25 @@ _decode = from_outside(msgspec.json.Decoder(_Checkpoint).decode)
 
 
 class Holders:
-    """The books of one kubelet: its folder and its PodResources socket, and of prepared claims.
+    """`Books` of one kubelet: its folder and its PodResources socket, and of prepared claims.
 
-    `amounts` are resources of memory and cores, whose devices are no slots.
+    `prepared` has the uid of each claim's pod by the claim's uid: the checkpoint does not know pods
+    that have devices by claims alone. Invariant: a claim is in it from before anything is made for
+    it until the kubelet has it taken back. `amounts` are resources of memory and cores, whose
+    devices are no slots.
     """
 
-    def __init__(self, folder: Path, pod_resources: Path, prepared: Prepared | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pod_resources: Path,
+        prepared: BootBook[str] | None = None,
+        proc: Path = Path("/proc"),
+    ) -> None:
         self._checkpoint = folder / CHECKPOINT
         self._socket = pod_resources
         self._prepared = prepared
+        self._owners = Owners(proc)
         self._kubelet = 0
         self._ran: set[str] = set()
         self._over: set[str] = set()
@@ -152,9 +165,13 @@ class Holders:
         Raises:
             NotPrepared: the checkpoint cannot be read.
         """
-        by_claim = self._prepared.pods() if self._prepared is not None else set()
         known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
-        return known - self._over | by_claim
+        by_claim = self._prepared.entries.values() if self._prepared is not None else ()
+        return (known - self._over).union(by_claim)
+
+    def owner(self, pid: int) -> Owner | None:
+        """See `Books`."""
+        return self._owners.of(pid)
 
     def slots(self) -> set[str]:
         """The slots of containers that may run, and of prepared claims. It reads the checkpoint.
@@ -162,7 +179,7 @@ class Holders:
         Raises:
             NotPrepared: the checkpoint cannot be read.
         """
-        claims = self._prepared.claims() if self._prepared is not None else ()
+        claims = self._prepared.entries if self._prepared is not None else ()
         held = (
             entry.ids
             for entry in self._entries()
@@ -293,37 +310,6 @@ def _handed(answer: bytes) -> Handed:
     return Handed(said.annotations.get(HANDED_TO, ""), Edits(dict(said.env), mounts))
 
 
-_SAVED: Final = "claims.json"
-
-
 def claim_slot(claim: str) -> str:
     """The CDI name of a claim, by its uid."""
     return f"claim-{claim}"
-
-
-class Prepared:
-    """The uid of each claim's pod by the claim's uid, in the folder that outlives a reboot.
-
-    The kubelet's checkpoint of devices does not know pods that have devices by claims alone, so
-    what they use is known from here. Invariant: a claim is in the book from before anything is made
-    for it until the kubelet has it taken back.
-    """
-
-    def __init__(self, folder: Path, proc: Path) -> None:
-        self._book = BootBook(folder / _SAVED, proc, str)
-
-    def pods(self) -> set[str]:
-        """The uids of pods that have a prepared claim."""
-        return set(self._book.entries.values())
-
-    def claims(self) -> set[str]:
-        """The uids of the prepared claims."""
-        return set(self._book.entries)
-
-    def note(self, claim: str, pod: str) -> None:
-        """Put the claim into the book. Raises OSError."""
-        self._book.note(claim, pod)
-
-    def strike(self, claim: str) -> None:
-        """Strike it out. Raises OSError."""
-        self._book.strike(claim)

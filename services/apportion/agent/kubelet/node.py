@@ -22,13 +22,14 @@ import grpc
 import msgspec
 from prometheus_client import Histogram
 
+from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet import calls
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import REGISTER, VERSION
 from apportion.agent.kubelet.cdi import Specifications, device_name
 from apportion.agent.kubelet.handing import Handing
-from apportion.agent.kubelet.holders import Holders, Prepared, claim_slot
-from apportion.agent.kubelet.plugin import SOCKET_BYTES_MAX, Plugin, slot_key
+from apportion.agent.kubelet.holders import CLAIMS, Holders, claim_slot
+from apportion.agent.kubelet.plugin import Plugin, slot_key
 from apportion.agent.kubelet.port import Holder, NotPrepared, Preparing
 from apportion.agent.places import Places
 from apportion.agent.reporting.agent import Agent, Node
@@ -36,7 +37,6 @@ from apportion.agent.reporting.view import Claim, NodeView
 from apportion.agent.shares.preparing import PATIENCE_S
 from apportion.agent.shares.regions import Breach
 from apportion.agent.shares.share_lifecycle import ShareLifecycle
-from apportion.agent.usage.owners import Owner, Owners
 from apportion.core.configuration import manifest_config
 from apportion.core.dra.names import (
     DRIVER,
@@ -50,7 +50,6 @@ from apportion.core.ledger.allocatable import names_of, of_devices
 from apportion.core.workloads.dialects.listing import count_names
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.clock import Clock
-from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import Device
 
@@ -68,16 +67,6 @@ ROOM: Final = 2
 _log = logging.getLogger(__name__)
 
 
-class Behind(NamedTuple):
-    """What stands behind the door: the histogram is of the kubelet's calls."""
-
-    preparing: Preparing
-    specifications: Specifications
-    prepared: Prepared
-    seconds: Histogram
-    clock: Clock
-
-
 class ClaimDoor:
     """The DRA plugin of one node."""
 
@@ -88,15 +77,25 @@ class ClaimDoor:
         view: NodeView,
         *,
         devices: Callable[[], dict[str, Device]],
-        behind: Behind,
+        preparing: Preparing,
+        specifications: Specifications,
+        prepared: BootBook[str],
+        seconds: Histogram,
+        clock: Clock,
     ) -> None:
-        """`kubelet` is the kubelet's folder, at the same path for us as for the kubelet."""
+        """`kubelet` is the kubelet's folder, at the same path for us as for the kubelet. `prepared`
+        is the book of `Holders`, and `seconds` is of the kubelet's calls.
+        """
         self._node = node
         self._socket = kubelet / "plugins" / DRIVER / "dra.sock"
         self._registration = kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._view = view
         self._devices = devices
-        self._preparing, self._specifications, self._prepared, self._took, self._clock = behind
+        self._preparing = preparing
+        self._specifications = specifications
+        self._prepared = prepared
+        self._took = seconds
+        self._clock = clock
         self._server: grpc.aio.Server | None = None
         self._problem = "the kubelet does not know of the DRA plugin yet"
 
@@ -121,25 +120,15 @@ class ClaimDoor:
 
     async def _listen(self) -> None:
         await self._close()
-        self._server = grpc.aio.server(options=calls.OPTIONS)
-        calls.serve(
-            self._server,
-            {
-                calls.PLUGIN_INFO: self._info,
-                calls.PLUGIN_REGISTERED: self._registered,
-                calls.PREPARE_CLAIMS: self._prepare,
-                calls.UNPREPARE_CLAIMS: self._unprepare,
-                calls.WATCH_HEALTH: self._health,
-            },
-        )
-        for path in (self._socket, self._registration):  # the second one has the kubelet come
-            if len(str(path).encode()) > SOCKET_BYTES_MAX:
-                fix = f"a socket's name has at most {SOCKET_BYTES_MAX} bytes; give a shorter folder"
-                raise ConfigError("--kubelet", str(path), fix)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            self._server.add_insecure_port(f"unix:{path}")
-        await self._server.start()
+        answers: dict[calls.Call, Callable[..., Any]] = {
+            calls.PLUGIN_INFO: self._info,
+            calls.PLUGIN_REGISTERED: self._registered,
+            calls.PREPARE_CLAIMS: self._prepare,
+            calls.UNPREPARE_CLAIMS: self._unprepare,
+            calls.WATCH_HEALTH: self._health,
+        }
+        # The second socket has the kubelet come.
+        self._server = await calls.listening(answers, self._socket, self._registration)
 
     async def _close(self) -> None:
         if self._server is not None:
@@ -256,22 +245,6 @@ class ClaimDoor:
         return answer
 
 
-class KubeletBooks:
-    """What pods there are by the kubelet's books, and whose a process is by the kernel's."""
-
-    def __init__(self, holders: Holders, owners: Owners) -> None:
-        self._holders = holders
-        self._owners = owners
-
-    async def pods(self) -> set[str]:
-        """See `Books`."""
-        return await self._holders.pods()
-
-    def owner(self, pid: int) -> Owner | None:
-        """See `Books`."""
-        return self._owners.of(pid)
-
-
 class KubeletNode:
     """One node, whose folders `places` names and whose kubelet has the folder `kubelet`."""
 
@@ -289,13 +262,12 @@ class KubeletNode:
         self._node = node
         self._dra = places.dra
         plugins = kubelet / "device-plugins"
-        prepared = Prepared(places.state, places.proc)
+        prepared = BootBook(places.state / CLAIMS, places.proc, str)
         self._holders = holders = Holders(
-            plugins, kubelet / "pod-resources" / "kubelet.sock", prepared
+            plugins, kubelet / "pod-resources" / "kubelet.sock", prepared, places.proc
         )
-        books = KubeletBooks(holders, Owners(places.proc))
         self.lifecycle = lifecycle = ShareLifecycle(
-            agent, node, places, books, metrics=metrics, clock=clock
+            agent, node, places, holders, metrics=metrics, clock=clock
         )
         self._amounts: set[str] = set()
         self._amounts_before = places.state / "amounts.json"
@@ -327,14 +299,18 @@ class KubeletNode:
             kubelet,
             agent.view_of(node.name),
             devices=lambda: node.devices,
-            behind=Behind(lifecycle.preparing, specifications, prepared, seconds, clock),
+            preparing=lifecycle.preparing,
+            specifications=specifications,
+            prepared=prepared,
+            seconds=seconds,
+            clock=clock,
         )
 
     def _handing(self) -> Handing:
         return Handing(
             self._holders,
             self._agent.view_of(self._node.name),
-            self.lifecycle.preparing,
+            self.lifecycle.preparing.plan,
             devices=lambda: self._node.devices,
             families=lambda resource: self._count_names().get(resource, ()),
         )

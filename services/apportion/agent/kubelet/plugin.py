@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -21,17 +21,13 @@ from prometheus_client import Histogram
 
 from apportion.agent.kubelet import calls
 from apportion.agent.kubelet import kubelet_pb2 as pb
-from apportion.agent.kubelet.calls import serve
 from apportion.agent.kubelet.cdi import Specifications, device_name
 from apportion.agent.kubelet.handing import VISIBLE, Handing
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.port import NotPrepared, Preparing
 from apportion.runtime.files.atomic import write_whole
-from apportion.runtime.process.config import ConfigError
 
 HEALTHY: Final = "Healthy"
-SOCKET_BYTES_MAX: Final = 107
-"""Of a path; see unix(7), `sun_path`."""
 _ANNOTATION: Final = "cdi.k8s.io/apportion_"
 """With a slot's name it is at most 63 characters, as the name of an annotation may be."""
 _PREFIX_MAX: Final = 20
@@ -138,27 +134,13 @@ class Plugin:
             ConfigError: the socket's path is longer than the system lets one be.
         """
         await self.close()
-        path = folder / self.endpoint
-        if len(str(path).encode()) > SOCKET_BYTES_MAX:
-            raise ConfigError(
-                "--kubelet",
-                str(folder.parent),
-                f"socket {path} has a longer name than the {SOCKET_BYTES_MAX} bytes that a socket "
-                "may have; give the kubelet's folder a shorter one",
-            )
-        path.unlink(missing_ok=True)
-        self._server = grpc.aio.server(options=calls.OPTIONS)
-        serve(
-            self._server,
-            {
-                calls.OPTIONS_OF: self._options_of,
-                calls.LIST_AND_WATCH: self._list_and_watch,
-                calls.ALLOCATE: self._allocate,
-                calls.PRE_START: self._pre_start,
-            },
-        )
-        self._server.add_insecure_port(f"unix:{path}")
-        await self._server.start()
+        answers: dict[calls.Call, Callable[..., Any]] = {
+            calls.OPTIONS_OF: self._options_of,
+            calls.LIST_AND_WATCH: self._list_and_watch,
+            calls.ALLOCATE: self._allocate,
+            calls.PRE_START: self._pre_start,
+        }
+        self._server = await calls.listening(answers, folder / self.endpoint)
 
     async def close(self) -> None:
         """Stop serving; a call that is under way is cut off, and the kubelet tries it again."""

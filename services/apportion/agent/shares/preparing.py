@@ -72,29 +72,6 @@ class Rounds:
             yield self._preparing == 0
 
 
-class LivePods:
-    """The shares that may be in use on this node: those of the pods that its kubelet knows.
-
-    No event tells an agent that a pod is gone. The kubelet keeps a pod in its checkpoint until its
-    containers have ended, and the ledger says what that pod holds. A pod that is not in the ledger
-    was given nothing by us. Invariant: once the ledger was read to its end, no container of ours
-    uses a share that is not named here.
-    """
-
-    def __init__(self, books: Books, view: NodeView) -> None:
-        self._books = books
-        self._view = view
-
-    async def shares(self, *, but: str = "") -> list[Share]:
-        """Of all pods but one, whose own containers make way for one another.
-
-        Raises:
-            NotPrepared: the books cannot be read.
-        """
-        pods = await self._books.pods()
-        return list(_shares(claim for pod, claim in self._view.held.items() if pod in pods - {but}))
-
-
 def largest(shares: Iterable[Share]) -> dict[str, int]:
     """By card, the memory of its largest share, in MiB."""
     most: dict[str, int] = {}
@@ -103,19 +80,13 @@ def largest(shares: Iterable[Share]) -> dict[str, int]:
     return most
 
 
-def _shares(claims: Iterable[Claim]) -> Iterable[Share]:
-    for claim in claims:
-        yield from claim.placed.shares
-        yield from claim.placed.borrowed
-
-
 class Hands(NamedTuple):
     """What makes a grant true on the node, and who needs what has been made."""
 
     regions: Regions
     instances: Instances
     daemons: Daemons
-    live_pods: LivePods
+    books: Books
     rounds: Rounds
 
 
@@ -180,6 +151,19 @@ class SharePreparing:
         )
         _log.warning("%s", problem)
         raise NotPrepared(problem)
+
+    async def live_shares(self, *, but: str = "") -> list[Share]:
+        """The shares that may be in use on this node, of all pods but one, whose own containers
+        make way for one another. Raises NotPrepared: the books cannot be read.
+
+        No event tells an agent that a pod is gone. The kubelet keeps a pod in its checkpoint until
+        its containers have ended, and the ledger says what that pod holds. A pod that is not in the
+        ledger was given nothing by us. Invariant: once the ledger was read to its end, no container
+        of ours uses a share that is not named here.
+        """
+        pods = await self._hands.books.pods() - {but}
+        claims = [claim.placed for pod, claim in self._view.held.items() if pod in pods]
+        return [share for each in claims for share in (*each.shares, *each.borrowed)]
 
     def plan(self, claim: Claim, container: str) -> Edits:
         """What a container of the claim gets, before anything is made. Raises GrantRefused."""
@@ -253,7 +237,7 @@ class SharePreparing:
         shares, container = self._shares(claim, holder)
         needed: list[Share] = []
         if any(device.mode in _OF_THE_CARD for device in self._devices().values()):
-            needed = await hands.live_pods.shares(but=claim.pod)
+            needed = await self.live_shares(but=claim.pod)
         instances = await hands.instances.ensure(shares, needed)
         prepared = self._granted(self._held(claim, container, shares, instances))
         if self._at_allocate:

@@ -20,7 +20,7 @@ from apportion.agent.places import Places, label_for_containers, needed_glibc
 from apportion.agent.reporting.agent import Agent, Node
 from apportion.agent.reporting.view import Claim, NodeView
 from apportion.agent.shares.cards import Daemons, DriverLimits, Instances
-from apportion.agent.shares.preparing import Hands, LivePods, Rounds, SharePreparing, largest
+from apportion.agent.shares.preparing import Hands, Rounds, SharePreparing, largest
 from apportion.agent.shares.regions import Breach, Regions
 from apportion.agent.usage.owners import Books
 from apportion.agent.usage.sampling import Sampling
@@ -76,7 +76,7 @@ class ShareLifecycle:
             Regions(places.state / "shares", places.priority_namespaces),
             Instances(node.backend),
             Daemons(places.mps, node.backend, places.mps_launcher),
-            LivePods(books, view),
+            books,
             Rounds(),
         )
 
@@ -163,7 +163,7 @@ class ShareLifecycle:
         doubtful = {pod for pod, claim in self._view.held.items() if claim.doubtful}
         over = self._handed.entries.keys() - pods - doubtful
         await asyncio.to_thread(self._handed.strike, *over)
-        needed = await hands.live_pods.shares()
+        needed = await self.preparing.live_shares()
         modes = {device.id: device.mode for device in self._node.devices.values()}
         await hands.instances.keep([card for card in modes if modes[card] == "mig"], needed)
         served = largest(share for share in needed if modes.get(share.device) == "mps")

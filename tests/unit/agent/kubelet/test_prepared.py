@@ -5,7 +5,8 @@ import os
 import time
 from pathlib import Path
 
-from apportion.agent.kubelet.holders import CHECKPOINT, Holders, Prepared
+from apportion.agent.boot_book import BootBook
+from apportion.agent.kubelet.holders import CHECKPOINT, CLAIMS, Holders
 
 
 def proc(folder: Path, boot: str) -> Path:
@@ -16,26 +17,31 @@ def proc(folder: Path, boot: str) -> Path:
     return folder / boot
 
 
+def claims(folder: Path, kernel: Path) -> BootBook[str]:
+    """The book of prepared claims."""
+    return BootBook(folder / CLAIMS, kernel, str)
+
+
 def test_a_claim_stays_in_the_book_over_lives_of_the_agent(tmp_path: Path) -> None:
     """Until it is struck out; a pod may have several."""
     kernel = proc(tmp_path, "boot-1")
-    book = Prepared(tmp_path, kernel)
+    book = claims(tmp_path, kernel)
     for claim, pod in (("c-1", "a"), ("c-2", "a"), ("c-3", "b")):
         book.note(claim, pod)
     book.strike("c-1")
     book.strike("c-3")
     book.strike("c-3")
-    assert Prepared(tmp_path, kernel).pods() == {"a"}
+    assert claims(tmp_path, kernel).entries == {"c-2": "a"}
 
 
 def test_of_another_boot_nothing_runs_any_more(tmp_path: Path) -> None:
     """Nor is a broken book believed."""
-    Prepared(tmp_path, proc(tmp_path, "boot-1")).note("c-1", "a")
+    claims(tmp_path, proc(tmp_path, "boot-1")).note("c-1", "a")
     later = proc(tmp_path, "boot-2")
-    assert Prepared(tmp_path, later).pods() == set()
+    assert claims(tmp_path, later).entries == {}
     (tmp_path / "claims.json").write_text("{")
-    assert Prepared(tmp_path, later).pods() == set()
-    assert Prepared(tmp_path, tmp_path / "none").pods() == set()
+    assert claims(tmp_path, later).entries == {}
+    assert claims(tmp_path, tmp_path / "none").entries == {}
 
 
 async def test_a_pod_that_has_claims_alone_is_known_to_the_node(tmp_path: Path) -> None:
@@ -43,7 +49,7 @@ async def test_a_pod_that_has_claims_alone_is_known_to_the_node(tmp_path: Path) 
     entry = {"PodUID": "by-slot", "ContainerName": "main", "ResourceName": "r", "DeviceIDs": None}
     data = {"Data": {"PodDeviceEntries": [entry]}}
     (tmp_path / CHECKPOINT).write_text(json.dumps(data))
-    book = Prepared(tmp_path, proc(tmp_path, "boot-1"))
+    book = claims(tmp_path, proc(tmp_path, "boot-1"))
     book.note("c-1", "by-claim")
     holders = Holders(tmp_path, tmp_path / "none.sock", book)
     assert await holders.pods() == {"by-slot", "by-claim"}

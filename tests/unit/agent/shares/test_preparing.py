@@ -4,7 +4,7 @@ from pathlib import Path
 
 from apportion.agent.reporting.view import Claim, NodeView
 from apportion.agent.shares.cards import Daemons, Instances
-from apportion.agent.shares.preparing import Hands, LivePods, Rounds, SharePreparing
+from apportion.agent.shares.preparing import Hands, Rounds, SharePreparing
 from apportion.agent.shares.regions import Kept, Regions
 from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.standalone import Runs
@@ -30,7 +30,7 @@ def test_a_plan_is_made_again_only_for_what_has_changed(tmp_path: Path) -> None:
         Regions(tmp_path),
         Instances(backend),
         Daemons(tmp_path, backend),
-        LivePods(Runs(tmp_path, tmp_path), view),
+        Runs(tmp_path, tmp_path),
         Rounds(),
     )
     node = grants.Node(shares=str(tmp_path))
