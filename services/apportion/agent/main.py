@@ -29,7 +29,7 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.config import ConfigError, ServiceConfig
 from apportion.runtime.process.memory import give_back, share_one_heap
 from apportion.runtime.service.lifecycle import Service, run_service
-from apportion.runtime.service.options import service_options, stop_with
+from apportion.runtime.service.options import many, seconds, service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
 from apportion_schemas import HOSTNAME, Host, MigInstance
 
@@ -55,12 +55,11 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
 
 @click.command(name="agent", epilog=_EXAMPLE)
 @click.option("--node", default=socket.gethostname, help="The node's name, or a pattern with {}.")
-@click.option(
+@many(
     "--simulate",
     "specs",
-    multiple=True,
-    metavar="DEVICES",
-    help="Simulate COUNTxMODEL[:MODE], joined by +. Given again, the nodes take them in turn.",
+    "DEVICES",
+    "Simulate COUNTxMODEL[:MODE], joined by +. Given again, the nodes take them in turn.",
 )
 @click.option("--nodes", "count", default=1, show_default=True, help="How many to simulate.")
 @click.option(
@@ -69,30 +68,26 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     help="Simulate the nodes of this CSV or YAML file.",
 )
 @places_options
-@click.option(
+@seconds(
     "--xid-quiet",
     "quiet_s",
-    type=click.FloatRange(1, 86_400),
-    default=QUIET_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="A card that had a critical XID is offered again after so long without another.",
+    (1, 86_400),
+    QUIET_S,
+    "A card that had a critical XID is offered again after so long without another.",
 )
-@click.option(
+@many(
     "--ignore-xid",
     "ignored_xids",
-    multiple=True,
+    "NUMBER",
+    "Keep a card healthy after this XID, too. Given again for each.",
     type=click.IntRange(1, XID_MAX),
-    metavar="NUMBER",
-    help="Keep a card healthy after this XID, too. Given again for each.",
 )
-@click.option(
+@many(
     "--critical-xid",
     "critical_xids",
-    multiple=True,
+    "NUMBER",
+    "Make a card unhealthy after this XID, which is otherwise ignored. Given again for each.",
     type=click.IntRange(1, XID_MAX),
-    metavar="NUMBER",
-    help="Make a card unhealthy after this XID, which is otherwise ignored. Given again for each.",
 )
 @service_options
 def command(

@@ -15,58 +15,35 @@ import click
 from apportion.agent.places import Places
 from apportion.agent.usage.names import NAMES
 from apportion.agent.usage.sampling import RECORD_S, SAMPLE_S
-from apportion.runtime.service.options import Command
+from apportion.runtime.service.options import Command, folder, many, seconds, switch
 
 _OPTIONS = (
-    click.option(
-        "--kubelet",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="Hand out shares as device plugins of the kubelet in this folder.",
-    ),
-    click.option(
+    folder("--kubelet", None, "Hand out shares as device plugins of the kubelet in this folder."),
+    switch(
         "--runs",
-        is_flag=True,
-        help="Without a kubelet: hand out shares to the commands that `apportion run` starts.",
+        "Without a kubelet: hand out shares to the commands that `apportion run` starts.",
     ),
-    click.option(
-        "--cdi",
-        type=click.Path(file_okay=False, path_type=Path),
-        default="/var/run/cdi",
-        show_default=True,
-        help="Where container runtimes look for CDI specifications.",
-    ),
-    click.option(
-        "--static-cdi",
-        type=click.Path(file_okay=False, path_type=Path),
-        default="/etc/cdi",
-        show_default=True,
-        help="Where CDI specifications are that outlive a reboot.",
-    ),
-    click.option(
+    folder("--cdi", "/var/run/cdi", "Where container runtimes look for CDI specifications."),
+    folder("--static-cdi", "/etc/cdi", "Where CDI specifications are that outlive a reboot."),
+    switch(
         "--no-cdi",
-        is_flag=True,
-        help="With --kubelet: the container runtime knows no CDI (containerd before 1.7).",
+        "With --kubelet: the container runtime knows no CDI (containerd before 1.7).",
     ),
-    click.option(
+    folder(
         "--state",
-        type=click.Path(file_okay=False, path_type=Path),
-        default="/var/lib/apportion",
-        show_default=True,
-        help="Where containers' regions are kept; the same path as on the node.",
+        "/var/lib/apportion",
+        "Where containers' regions are kept; the same path as on the node.",
     ),
-    click.option(
+    folder(
         "--run",
-        type=click.Path(file_okay=False, path_type=Path),
-        default="/run/apportion",
-        show_default=True,
-        help="Where MPS daemons have their pipes; the same path as on the node.",
+        "/run/apportion",
+        "Where MPS daemons have their pipes; the same path as on the node.",
     ),
-    click.option(
+    switch(
         "--mps",
-        "mps_offered",
-        is_flag=True,
-        help="With --kubelet: offer cards in MPS mode. Every container on such a card can stop "
+        "With --kubelet: offer cards in MPS mode. Every container on such a card can stop "
         "the others.",
+        "mps_offered",
     ),
     click.option(
         "--mps-launcher",
@@ -80,10 +57,11 @@ _OPTIONS = (
         type=click.Path(dir_okay=False, exists=True, path_type=Path),
         help="HAMi-core's libvgpu.so; without it nothing holds containers to shares.",
     ),
-    click.option(
+    folder(
         "--npu-library",
-        type=click.Path(file_okay=False, exists=True, path_type=Path),
-        help="The folder of hami-vnpu-core, its sister for NPUs that are split softly.",
+        None,
+        "The folder of hami-vnpu-core, its sister for NPUs that are split softly.",
+        exists=True,
     ),
     click.option(
         "--metrics-as",
@@ -91,30 +69,14 @@ _OPTIONS = (
         multiple=True,
         help="Tell what containers use under the names of this system, too.",
     ),
-    click.option(
-        "--proc",
-        type=click.Path(file_okay=False, path_type=Path),
-        default="/proc",
-        show_default=True,
-        help="Where the kernel tells of the node's processes.",
+    folder("--proc", "/proc", "Where the kernel tells of the node's processes."),
+    seconds(
+        "--usage-sample", "sample_s", (0.1, 60), SAMPLE_S,
+        "How often it looks at what containers use.",
     ),
-    click.option(
-        "--usage-sample",
-        "sample_s",
-        type=click.FloatRange(0.1, 60),
-        default=SAMPLE_S,
-        show_default=True,
-        metavar="SECONDS",
-        help="How often it looks at what containers use.",
-    ),
-    click.option(
-        "--usage-record",
-        "record_s",
-        type=click.FloatRange(1, 86_400),
-        default=RECORD_S,
-        show_default=True,
-        metavar="SECONDS",
-        help="How often the ledger is told of what they used.",
+    seconds(
+        "--usage-record", "record_s", (1, 86_400), RECORD_S,
+        "How often the ledger is told of what they used.",
     ),
     click.option(
         "--driver-limits",
@@ -123,35 +85,27 @@ _OPTIONS = (
         show_default=True,
         help="Have the driver, too, hold containers to their memory, where it can (R615).",
     ),
-    click.option(
+    folder(
         "--cgroups",
-        type=click.Path(file_okay=False, path_type=Path),
-        default="/sys/fs/cgroup",
-        show_default=True,
-        help="Where the node's cgroups (version 2) are, for --driver-limits.",
+        "/sys/fs/cgroup",
+        "Where the node's cgroups (version 2) are, for --driver-limits.",
     ),
-    click.option(
+    many(
         "--priority-namespace",
         "priority_namespaces",
-        multiple=True,
-        metavar="NAMESPACE",
-        help="Let priority 0 of pods in this namespace go before pods of other namespaces, too; "
+        "NAMESPACE",
+        "Let priority 0 of pods in this namespace go before pods of other namespaces, too; "
         "'*' is all namespaces.",
     ),
-    click.option(
+    many(
         "--unheld-namespace",
         "unheld_namespaces",
-        multiple=True,
-        metavar="NAMESPACE",
-        help="Let containers in this namespace decline HAMi-core (CUDA_DISABLE_CONTROL=true, "
+        "NAMESPACE",
+        "Let containers in this namespace decline HAMi-core (CUDA_DISABLE_CONTROL=true, "
         "GPU_CORE_UTILIZATION_POLICY=disable); '*' is all namespaces.",
     ),
-    click.option(
-        "--dra",
-        is_flag=True,
-        help="With --kubelet: prepare ResourceClaims as well (Kubernetes 1.34).",
-    ),
-)
+    switch("--dra", "With --kubelet: prepare ResourceClaims as well (Kubernetes 1.34)."),
+)  # fmt: skip
 
 
 def places_options(command: Command) -> Command:

@@ -48,6 +48,43 @@ def _tell(context: click.Context, parameter: click.Parameter, value: Path | None
         os.environ[parameter.envvar] = str(value)
 
 
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def folder(flag: str, default: str | None, meaning: str, **more: Any) -> Option:
+    """The option of a folder."""
+    kind = click.Path(file_okay=False, path_type=Path, **more)
+    return click.option(flag, type=kind, default=default, show_default=bool(default), help=meaning)
+
+
+def switch(flag: str, meaning: str, *names: str, **more: Any) -> Option:
+    """The option that is on or off, and off by itself."""
+    return click.option(flag, *names, is_flag=True, help=meaning, **more)
+
+
+def seconds(
+    flag: str, name: str, bounds: tuple[float, float], default: float, meaning: str
+) -> Option:
+    """The option of a time."""
+    return click.option(
+        flag, name, type=click.FloatRange(*bounds), default=default, show_default=True,
+        metavar="SECONDS", help=meaning,
+    )  # fmt: skip
+
+
+def many(flag: str, name: str, metavar: str, meaning: str, **more: Any) -> Option:
+    """The option that may be given again for each."""
+    return click.option(flag, name, multiple=True, metavar=metavar, help=meaning, **more)
+
+
+def file(flag: str, variable: str, meaning: str, *names: str, **more: Any) -> Option:
+    """The option of a file, which may be named by an environment variable instead."""
+    return click.option(
+        flag, *names, type=click.Path(dir_okay=False, path_type=Path), envvar=variable,
+        show_envvar=True, help=meaning, **more,
+    )  # fmt: skip
+
+
 def client_tls_options(flag: str, setting: str, whose: str) -> Callable[[Command], Command]:
     """`--<flag>-ca`, `-cert` and `-cert-key`, which `files_of(setting)` finds."""
 
@@ -129,33 +166,26 @@ class KubeChoice(msgspec.Struct, frozen=True):
 
 def kubernetes_options(command: Command) -> Command:
     """Add `--kubernetes`, `--kubeconfig` and `--context`; see `kube_choice`."""
+    reached = "How to reach the cluster.  [default: the pod's own, else ~/.kube/config]"
     for option in (
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
-        click.option(
-            "--kubeconfig",
-            type=click.Path(dir_okay=False, path_type=Path),
-            envvar="APPORTION_KUBECONFIG",
-            show_envvar=True,
-            help="How to reach the cluster.  [default: the pod's own, else ~/.kube/config]",
-        ),
-        click.option(
+        file("--kubeconfig", "APPORTION_KUBECONFIG", reached),
+        switch(
             "--kubernetes",
-            is_flag=True,
+            "Work for a Kubernetes cluster.",
             envvar="APPORTION_KUBERNETES",
             show_envvar=True,
-            help="Work for a Kubernetes cluster.",
         ),
     ):
         command = option(command)
     return command
 
 
-dra_option = click.option(
+dra_option = switch(
     "--dra",
-    is_flag=True,
+    "Pods may have ResourceClaims of our class (Kubernetes 1.34 and newer).",
     envvar="APPORTION_DRA",
     show_envvar=True,
-    help="Pods may have ResourceClaims of our class (Kubernetes 1.34 and newer).",
 )
 
 

@@ -12,17 +12,16 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import click
 import msgspec
 
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.tls import load_pair, read_pem
+from apportion.runtime.service import options
 from apportion.runtime.service.http import HttpServer, Routes, listening
 from apportion.runtime.service.lifecycle import Service
 from apportion.runtime.service.limits import Limits
@@ -32,7 +31,6 @@ LOOK_S = 2.0
 CERTIFICATE, KEY, CLIENT_CA = "--tls-cert", "--tls-key", "--tls-client-ca"
 
 _log = logging.getLogger(__name__)
-_file = click.Path(dir_okay=False, path_type=Path)
 
 
 class ServedFiles(msgspec.Struct, frozen=True):
@@ -202,34 +200,28 @@ def served_files(
     return ServedFiles(certificate, key, client_ca)
 
 
-_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option(
+_OPTIONS = (
+    options.file(
         CERTIFICATE,
+        "APPORTION_TLS_CERT",
+        "Certificate to serve (PEM), and those between it and its CA.",
         "--certificate",
         "tls_cert",
-        type=_file,
-        envvar="APPORTION_TLS_CERT",
-        show_envvar=True,
         metavar="FILE",
-        help="Certificate to serve (PEM), and those between it and its CA.",
     ),
-    click.option(
+    options.file(
         KEY,
+        "APPORTION_TLS_KEY",
+        "Its key (PEM). Changed files are taken while running.",
         "--private-key",
         "tls_key",
-        type=_file,
-        envvar="APPORTION_TLS_KEY",
-        show_envvar=True,
         metavar="FILE",
-        help="Its key (PEM). Changed files are taken while running.",
     ),
-    click.option(
+    options.file(
         CLIENT_CA,
-        type=_file,
-        envvar="APPORTION_TLS_CLIENT_CA",
-        show_envvar=True,
+        "APPORTION_TLS_CLIENT_CA",
+        "CA whose clients may connect (PEM).  [default: all may]",
         metavar="FILE",
-        help="CA whose clients may connect (PEM).  [default: all may]",
     ),
 )
 
