@@ -128,13 +128,13 @@ Hours = Callable[[int, int], float]
 async def hours_of(bus: Bus) -> Hours:
     """Hours between the events at two revisions, by when the server stored them."""
     auditor = await bus.connect("auditor")
-    at = {number: await stream.read_stored_at(auditor.wire, number) for number in range(1, 9)}
+    at = {number: await stream.read_stored(auditor.wire, {"seq": number}) for number in range(1, 9)}
 
     def hours(first: int, last: int) -> float:
         began, ended = at[first], at[last]
         assert began is not None
         assert ended is not None
-        return (ended - began).total_seconds() / 3600
+        return (ended.at - began.at).total_seconds() / 3600
 
     return hours
 

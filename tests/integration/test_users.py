@@ -43,14 +43,14 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
-        async with await connect(server.reach_for("bootstrap"), name="boot") as boot:
+        async with await connect(server.credentials.reach_for("bootstrap"), name="boot") as boot:
             await create_stream(boot)
         added = await said(tmp_path, "add", "watcher", "anna")
         key = tmp_path / "keys" / "anna.nk"
         assert (added["obeyed"], added["key"]) == (True, str(key))
         assert mode(key) == 0o600
         reach = Reach(f"nats://anna@127.0.0.1:{server.port}", key=key)
-        other = await connect(server.reach_for("watcher"), name="other")
+        other = await connect(server.credentials.reach_for("watcher"), name="other")
         anna = await connect(reach, name="anna")
         await anna.append([draft()])
         assert "there is one" in await said(tmp_path, "add", "watcher", "anna", code=1)
@@ -79,12 +79,12 @@ async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsew
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
-        async with await connect(server.reach_for("bootstrap"), name="boot") as boot:
+        async with await connect(server.credentials.reach_for("bootstrap"), name="boot") as boot:
             await create_stream(boot)
         key = Path((await said(tmp_path, "add", "operator", "anna"))["key"])
         if elsewhere:
             key = Path(shutil.copy(key, tmp_path / "copy.nk"))
-        reach = server.reach_for("watcher")
+        reach = server.credentials.reach_for("watcher")
         tail = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "apportion.cli.main", "tail", "--from", "1", "--nats",
             f"nats://anna@127.0.0.1:{server.port}", "--nats-key", str(key),
@@ -144,12 +144,12 @@ async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
-        async with await connect(server.reach_for("bootstrap"), name="boot") as boot:
+        async with await connect(server.credentials.reach_for("bootstrap"), name="boot") as boot:
             await create_stream(boot)
         url = f"nats://scheduler@127.0.0.1:{server.port}"
         with pytest.raises(NotPermitted, match="refuses user 'scheduler'"):
             await connect(url, name="nobody")
-        wrong = Reach(url, key=server.reach_for("gateway").key)
+        wrong = Reach(url, key=server.credentials.reach_for("gateway").key)
         with pytest.raises(NotPermitted):
             async with await connect(wrong, name="another") as ledger:
                 await ledger.append([draft("placement.n1")])
@@ -193,7 +193,7 @@ async def test_who_is_added_is_told_how_to_connect(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
-        async with await connect(server.reach_for("bootstrap"), name="boot") as boot:
+        async with await connect(server.credentials.reach_for("bootstrap"), name="boot") as boot:
             await create_stream(boot)
         said_last = (await printed("watcher", "anna", "--data", str(tmp_path))).splitlines()[-1]
         words = shlex.split(said_last)

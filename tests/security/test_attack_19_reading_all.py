@@ -184,7 +184,7 @@ async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
         await intake.ready()
         for name, (api, body) in (HOSTILE | NEVER).items():
             assert (await asked(bus, api, body))["error"]["code"] == 403, name
-        assert (await asked(bus, GET, {"seq": 2}))["error"]["err_code"] == stream.NO_MESSAGE
+        assert (await asked(bus, GET, {"seq": 2}))["error"]["err_code"] in stream.NO_MESSAGE
         info = await asked(bus, INFO, {"subjects_filter": ">"})
         assert "subjects" not in info["state"]
         assert info["state"]["last_seq"] == 2

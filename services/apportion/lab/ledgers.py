@@ -154,10 +154,10 @@ def _ordered(limits: Limits) -> Limits:
 
 
 async def _stored_s(ledger: JetStreamLedger, revision: int) -> float:
-    stored = await stream.read_stored_at(ledger.wire, revision)
+    stored = await stream.read_stored(ledger.wire, {"seq": revision})
     if stored is None:
         raise SpanInvalid(f"revision {revision} is not in the ledger; it is empty, or was trimmed")
-    return stored.timestamp()
+    return stored.at.timestamp()
 
 
 # ------------------------------------------------------------------ archives

@@ -15,7 +15,12 @@ from apportion.runtime.jetstream.following import (
     configuration_rules,
 )
 from apportion.runtime.jetstream.object_store import BadObject, Bucket
-from apportion.runtime.jetstream.snapshots import BEGINNING, CONFIGURATION, KeptConfiguration
+from apportion.runtime.jetstream.snapshots import (
+    BEGINNING,
+    CONFIGURATION,
+    keep_configuration,
+    kept_configuration,
+)
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import Draft, LedgerHole
 from apportion.runtime.ledger.reader import Reader, StateFold
@@ -92,7 +97,7 @@ async def keep(bus: Bus, configured: int) -> None:
     wire = (await bus.connect("bootstrap")).wire
     record = await stream.read_record((await bus.connect("operator")).wire, configured)
     assert record is not None
-    await KeptConfiguration(Bucket(wire, BEGINNING)).keep(record)
+    await keep_configuration(Bucket(wire, BEGINNING), record)
 
 
 async def test_the_newest_is_in_force_and_then_each_that_comes(bus: Bus, facts: Facts) -> None:
@@ -243,4 +248,4 @@ async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
     bucket = Bucket((await bus.connect("bootstrap")).wire, BEGINNING)
     await bucket.put_alone("configuration", b"{}", {})
     with pytest.raises(BadObject, match="of revision ''"):
-        await KeptConfiguration(Bucket((await bus.connect("operator")).wire, BEGINNING)).read()
+        await kept_configuration(Bucket((await bus.connect("operator")).wire, BEGINNING))

@@ -161,7 +161,9 @@ class Up:
         await supervisor.start_server(remove=wanted.ephemeral)
         kept_fleet.keep(wanted.data, wanted.fleet, samples=wanted.samples)
         server = supervisor.server
-        ledger = await jetstream.connect(server.reach_for("bootstrap"), name="apportion up")
+        ledger = await jetstream.connect(
+            server.credentials.reach_for("bootstrap"), name="apportion up"
+        )
         size = -1 if wanted.max_bytes is None else wanted.max_bytes
         try:
             info = await jetstream.create_stream(ledger, max_bytes=size)
@@ -191,7 +193,7 @@ class Up:
 
     def _start_service(self, name: str, arguments: tuple[str, ...]) -> None:
         log = self._wanted.data / "logs" / f"{name}.log"
-        environment = self._supervisor.server.environment_for(name)
+        environment = self._supervisor.server.credentials.environment_for(name)
         self._supervisor.start(Child(name, arguments, environment, log))
 
     def _write_connection(self) -> None:

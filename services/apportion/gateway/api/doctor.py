@@ -166,13 +166,13 @@ class LateWords:
         try:
             said = decode(record.payload, subject=record.subject)
             subject = f"{SUBJECTS}.workload.{token(getattr(said.data, 'pod', ''))}"
-            newest = await stream.newest_stored(self._wire, subject)
+            newest = await stream.read_stored(self._wire, {"last_by_subj": subject})
             if newest is None:
                 return False
-            last = decode(newest[1].payload, subject=subject)
+            last = decode(newest.data, subject=subject)
         except EventError:
             return False
-        gone = newest[1].revision if isinstance(last.data, PodGone) else 0
+        gone = newest.seq if isinstance(last.data, PodGone) else 0
         return came_late(said, revision, gone)
 
 

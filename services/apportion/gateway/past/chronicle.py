@@ -228,6 +228,6 @@ class Chronicle:
             said = time_of(record)
             if said:
                 return said
-            stored = await stream.read_stored_at(self._ledger.wire, revision)
-            return "" if stored is None else stored.astimezone(UTC).isoformat()
+            stored = await stream.read_stored(self._ledger.wire, {"seq": revision})
+            return "" if stored is None else stored.at.astimezone(UTC).isoformat()
         return ""

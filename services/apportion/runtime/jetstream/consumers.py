@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
+from apportion.runtime.jetstream.wire import STREAM, Wire, call_api
 from apportion.runtime.ledger.port import LedgerDrifted, LedgerUnavailable, NotPermitted
 from apportion_schemas import CATALOGUE
 from apportion_schemas.catalogue import BORN
@@ -31,7 +31,7 @@ KNOWS: Final = "apportion-formats"
 OURS: Final = "ordered reader"
 """The description of a consumer of ours, of builds also that say no more."""
 _PAGES_MAX: Final = 256
-NOT_FOUND = 10014
+_NOT_FOUND: Final = frozenset({10014})
 EXISTS: Final = frozenset({10013, 10148})
 """There is one of that name, with other settings."""
 _ALWAYS: Final = 4
@@ -82,7 +82,7 @@ def described(config: Mapping[str, object], name: str) -> dict[str, object]:
 async def list_readers(wire: Wire) -> list[ReaderThere]:
     """All readers of ours that are there, in the account of who asks.
 
-    Raises LedgerUnavailable, ApiRefused, NotPermitted.
+    Raises LedgerUnavailable, NotPermitted.
     """
     found: list[_Consumer] = []
     for _ in range(_PAGES_MAX):
@@ -164,12 +164,7 @@ async def _create(
     config = described(settings, wire.user or _NOBODY)
     body = {"stream_name": STREAM, "config": config, "action": "create"}
     for tried in (False, True):
-        try:
-            await call_api(wire, api, body)
-        except ApiRefused as refused:
-            if refused.error.err_code not in EXISTS:
-                raise LedgerUnavailable(str(refused)) from refused
-        else:
+        if await call_api(wire, api, body, absent=EXISTS):
             return settings
         # At the second try somebody else was quicker.
         if tried or await _in_use(wire, str(settings["name"])):
@@ -187,22 +182,17 @@ def creation(name: str, subjects: Sequence[str]) -> tuple[str, dict[str, object]
 
 async def _in_use(wire: Wire, name: str) -> bool:
     """Whether somebody is at the other end of it; if nobody is, it is gone on return."""
-    try:
-        if _decode_info(await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}")).push_bound:
-            return True
-        await call_api(wire, f"CONSUMER.DELETE.{STREAM}.{name}")
-    except ApiRefused as refused:
-        if refused.error.err_code != NOT_FOUND:
-            raise LedgerUnavailable(str(refused)) from refused
+    answer = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}", absent=_NOT_FOUND)
+    if answer and _decode_info(answer).push_bound:
+        return True
+    if answer:
+        await call_api(wire, f"CONSUMER.DELETE.{STREAM}.{name}", absent=_NOT_FOUND)
     return False
 
 
 async def read_info(wire: Wire, name: str) -> ConsumerInfo:
     """The consumer of that name. Raises LedgerUnavailable, also where there is none."""
-    try:
-        return _decode_info(await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}"))
-    except ApiRefused as refused:
-        raise LedgerUnavailable(str(refused)) from refused
+    return _decode_info(await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}"))
 
 
 async def look(wire: Wire, wanted: Mapping[str, object]) -> list[LedgerDrifted]:
@@ -211,10 +201,6 @@ async def look(wire: Wire, wanted: Mapping[str, object]) -> list[LedgerDrifted]:
     Raises LedgerUnavailable.
     """
     name = str(wanted["name"])
-    try:
-        answer = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}")
-    except ApiRefused as refused:
-        if refused.error.err_code == NOT_FOUND:
-            return []
-        raise LedgerUnavailable(str(refused)) from refused
-    return stream.drift(f"consumer {name}", _decode_info(answer).config, wanted)
+    answer = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}", absent=_NOT_FOUND)
+    found = _decode_info(answer).config if answer else wanted
+    return stream.drift(f"consumer {name}", found, wanted)

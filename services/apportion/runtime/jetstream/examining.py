@@ -100,11 +100,11 @@ async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, in
         attested = await snapshots.attested() if (written := await snapshots.written()) else ()
         for stored in written:
             if stored.key not in attested:
-                stored_at = None
+                at = None
                 with contextlib.suppress(LedgerUnavailable):  # a forged revision may be any number
-                    stored_at = await snapshots.recorded_at(stored)
+                    at = await stream.read_stored(wire, {"seq": stored.revision})
                 now = datetime.fromisoformat(info.ts)
-                late = stored_at is None or (now - stored_at).total_seconds() > ATTESTED_WITHIN_S
+                late = at is None or (now - at.at).total_seconds() > ATTESTED_WITHIN_S
                 doubtful += late
         for stored in (await snapshots.stored())[:1]:
             made = stored.entry.mtime
@@ -119,12 +119,11 @@ async def _writers(wire: Wire) -> list[Skew]:
     found: dict[str, Skew] = {}
     for channel in dict.fromkeys(row.channel for row in CATALOGUE):
         with contextlib.suppress(LedgerError, EventError, ValueError):
-            newest = await stream.newest_stored(wire, f"{SUBJECTS}.{channel}.>")
+            newest = await stream.read_stored(wire, {"last_by_subj": f"{SUBJECTS}.{channel}.>"})
             if newest is None:
                 continue
-            stored_at, record = newest
-            event = decode(record.payload, subject=record.subject)
-            seconds = (datetime.fromisoformat(event.time) - stored_at).total_seconds()
+            event = decode(newest.data, subject=newest.subject)
+            seconds = (datetime.fromisoformat(event.time) - newest.at).total_seconds()
             behind = seconds < -DELAY_S
             found[event.source] = Skew(event.source, seconds if seconds > 0 or behind else 0.0)
     return list(found.values())

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from apportion.core.ledger.rules import Enabled, Rules
 from apportion.runtime.jetstream import consumers, stream
 from apportion.runtime.jetstream.object_store import Bucket
-from apportion.runtime.jetstream.snapshots import BEGINNING, CONFIGURATION, KeptConfiguration
+from apportion.runtime.jetstream.snapshots import BEGINNING, CONFIGURATION, kept_configuration
 from apportion.runtime.jetstream.wire import STREAM, Message, Wire
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
@@ -334,7 +334,7 @@ class ConfigurationFollower(Follower):
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])
         self._tell = deliver
-        self._kept = KeptConfiguration(Bucket(wire, BEGINNING))
+        self._beginning = Bucket(wire, BEGINNING)
         self._delivered = 0
 
     @property
@@ -353,7 +353,7 @@ class ConfigurationFollower(Follower):
         try:
             self._check_stream(info)
         except LedgerTrimmed:
-            record = await self._kept.read()
+            record = await kept_configuration(self._beginning)
             if record is not None and record.revision > self._position:
                 try:
                     self._tell(record)

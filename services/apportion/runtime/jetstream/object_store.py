@@ -15,7 +15,7 @@ import msgspec
 
 from apportion.runtime.jetstream.stream import FULL, NAME_IN_USE, STREAM_NOT_FOUND
 from apportion.runtime.jetstream.wire import (
-    ApiError,
+    Answer,
     ApiRefused,
     LostReply,
     Message,
@@ -53,10 +53,6 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     deleted: bool = False
 
 
-class _Ack(msgspec.Struct, frozen=True):
-    error: ApiError | None = None
-
-
 class _Found(msgspec.Struct, frozen=True):
     subjects: dict[str, int] | None = None
 
@@ -66,7 +62,7 @@ class _Info(msgspec.Struct, frozen=True):
 
 
 _decode_entry = from_outside(msgspec.json.Decoder(Entry).decode)
-_decode_ack = from_outside(msgspec.json.Decoder(_Ack).decode)
+_decode_ack = from_outside(msgspec.json.Decoder(Answer).decode)
 _decode_info = from_outside(msgspec.json.Decoder(_Info).decode)
 
 
@@ -92,14 +88,14 @@ class Bucket:
             "allow_direct": True,
             "num_replicas": replicas,
         }
+        create = f"STREAM.CREATE.{self._stream}"
         try:
-            await call_api(self._wire, f"STREAM.CREATE.{self._stream}", config, api=STORE_API)
+            await call_api(self._wire, create, config, api=STORE_API, absent=NAME_IN_USE)
         except ApiRefused as refused:
-            if refused.error.err_code != NAME_IN_USE:
-                raise LedgerError(
-                    f"the server will not make bucket {self._name} with {replicas} replicas: "
-                    f"{refused.error.description}"
-                ) from refused
+            raise LedgerError(
+                f"the server will not make bucket {self._name} with {replicas} replicas: "
+                f"{refused.error.description}"
+            ) from refused
 
     async def exists(self) -> bool:
         """Whether the bucket is there; not on a server without the account of buckets, either.
@@ -107,15 +103,11 @@ class Bucket:
         Raises:
             LedgerUnavailable: that cannot be told now.
         """
+        info = f"STREAM.INFO.{self._stream}"
         try:
-            await call_api(self._wire, f"STREAM.INFO.{self._stream}", api=STORE_API)
+            return bool(await call_api(self._wire, info, api=STORE_API, absent=STREAM_NOT_FOUND))
         except NotServed:
             return False
-        except ApiRefused as refused:
-            if refused.error.err_code == STREAM_NOT_FOUND:
-                return False
-            raise LedgerUnavailable(str(refused)) from refused
-        return True
 
     async def entries(self) -> list[Entry]:
         """What there is, in no order; an entry that no client could have written is left out."""
@@ -229,10 +221,7 @@ class Bucket:
 
     async def _subjects(self, kind: str) -> list[str]:
         body = {"subjects_filter": f"$O.{self._name}.{kind}.>"}
-        try:
-            answer = await call_api(self._wire, f"STREAM.INFO.{self._stream}", body, api=STORE_API)
-        except ApiRefused as refused:
-            raise LedgerUnavailable(str(refused)) from refused
+        answer = await call_api(self._wire, f"STREAM.INFO.{self._stream}", body, api=STORE_API)
         return sorted(_decode_info(answer).state.subjects or ())
 
     async def _publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
@@ -265,11 +254,8 @@ class Bucket:
         return reply if "Nats-Sequence" in (reply.headers or {}) else None
 
     async def _purge(self, subject: str) -> None:
-        try:
-            purge = f"STREAM.PURGE.{self._stream}"
-            await call_api(self._wire, purge, {"filter": subject}, api=STORE_API)
-        except ApiRefused as refused:
-            raise LedgerUnavailable(str(refused)) from refused
+        purge = f"STREAM.PURGE.{self._stream}"
+        await call_api(self._wire, purge, {"filter": subject}, api=STORE_API)
 
 
 def _chunks(parts: Sequence[bytes]) -> Iterator[bytes]:

@@ -203,7 +203,7 @@ async def read_account(
         said = [*await asyncio.to_thread(read_said, archives), *await stream.read_said(ledger.wire)]
         state = State(rules=rules_of(said))
     else:
-        state = await _begin(Snapshots(ledger.wire), period.start, first)
+        state = await _begin(ledger.wire, Snapshots(ledger.wire), period.start, first)
     books = await asyncio.to_thread(_Books, state, by, period)
     archived = itertools.chain.from_iterable(map(read_archive, archives))
     while chunk := [Dated(record, 0) for record in itertools.islice(archived, CHUNK)]:
@@ -224,11 +224,11 @@ async def read_account(
     return books.closed()
 
 
-async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
+async def _begin(wire: Wire, snapshots: Snapshots, start: int, first: int) -> State:
     """The newest state from before the period, or the empty one where nothing was before it."""
     for each in await snapshots.stored():
-        stored_at = await snapshots.recorded_at(each)
-        if stored_at is not None and micros_since(stored_at) <= start:
+        stored = await stream.read_stored(wire, {"seq": each.revision})
+        if stored is not None and micros_since(stored.at) <= start:
             state = await snapshots.load(each)
             if state is not None:
                 return state
@@ -330,11 +330,11 @@ async def _micros(wire: Wire, field: str, text: str, now: datetime) -> int:
         raise PeriodError(field, str(error), error.fix) from None
     if moment.time is not None:
         return micros_since(moment.time)
-    stored_at = await stream.read_stored_at(wire, moment.revision or 0)
-    if stored_at is None:
+    stored = await stream.read_stored(wire, {"seq": moment.revision or 0})
+    if stored is None:
         raise PeriodError(
             field,
             f"the ledger has no event at revision {moment.revision}",
             "see `apportion ledger check` for the revisions that there are, or give a time",
         )
-    return micros_since(stored_at)
+    return micros_since(stored.at)

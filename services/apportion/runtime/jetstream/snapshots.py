@@ -16,7 +16,6 @@ import asyncio
 import gc
 import secrets
 from collections.abc import Iterable
-from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
@@ -155,15 +154,11 @@ class Snapshots:
         """
         entry, before = beginning.stored.entry, await _entries(self._beginning)
         if beginning.configuration is not None:
-            await KeptConfiguration(self._beginning).keep(beginning.configuration)
+            await keep_configuration(self._beginning, beginning.configuration)
         nuid = f"{beginning.stored.revision:0{_DIGITS}}-{secrets.token_hex(8)}"
         await self._beginning.put(nuid, nuid, [beginning.data], entry.metadata)
         for each in before:
             await self._beginning.delete(each.entry)
-
-    async def recorded_at(self, stored: Stored) -> datetime | None:
-        """When the record at the snapshot's revision was stored, None where it is not there now."""
-        return await stream.read_stored_at(self._wire, stored.revision)
 
     async def begun_without(self) -> bool:
         """Whether the ledger has dropped its beginning, so that nobody can begin without one."""
@@ -290,39 +285,33 @@ NAME: Final = "configuration"
 _KEPT_REVISION: Final = "Apportion-Revision"
 
 
-class KeptConfiguration:
-    """The record of the configuration in force, kept where a trimmed ledger no longer has it.
+async def keep_configuration(bucket: Bucket, record: Record) -> None:
+    """Keep the configuration in force where a trimmed ledger no longer has it; for bootstrap.
 
     A reader of everything begins beyond the dropped beginning with a snapshot. The webhook folds
     the configuration alone, and its user may not read a snapshot, which holds every pod. So
     `apportion ledger trim` puts the record beside the snapshot that bootstrap keeps, as one
     message, which one permission names. Invariant: what is kept is a record of this ledger, word
     for word.
+
+    Raises:
+        LedgerFull, LedgerUnavailable, NotPermitted: what was kept before is still there.
     """
+    await bucket.put_alone(NAME, record.payload, {_KEPT_REVISION: str(record.revision)})
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
 
-    async def keep(self, record: Record) -> None:
-        """Keep this record in place of the one before; for the bootstrap user.
+async def kept_configuration(bucket: Bucket) -> Record | None:
+    """What is kept; None where nothing is.
 
-        Raises:
-            LedgerFull, LedgerUnavailable, NotPermitted: what was kept before is still there.
-        """
-        await self._bucket.put_alone(NAME, record.payload, {_KEPT_REVISION: str(record.revision)})
-
-    async def read(self) -> Record | None:
-        """What is kept; None where nothing is.
-
-        Raises:
-            BadObject: it has no revision, so that we did not write it.
-            LedgerUnavailable, NotPermitted.
-        """
-        found = await self._bucket.get_alone(NAME)
-        if found is None:
-            return None
-        payload, headers = found
-        revision = headers.get(_KEPT_REVISION, "")
-        if not (revision.isascii() and revision.isdecimal()):
-            raise BadObject(f"the configuration that is kept is of revision {revision!r}")
-        return Record(int(revision), CONFIGURATION, payload)
+    Raises:
+        BadObject: it has no revision, so that we did not write it.
+        LedgerUnavailable, NotPermitted.
+    """
+    found = await bucket.get_alone(NAME)
+    if found is None:
+        return None
+    payload, headers = found
+    revision = headers.get(_KEPT_REVISION, "")
+    if not (revision.isascii() and revision.isdecimal()):
+        raise BadObject(f"the configuration that is kept is of revision {revision!r}")
+    return Record(int(revision), CONFIGURATION, payload)

@@ -27,9 +27,9 @@ from apportion.runtime.ledger.port import (
 from apportion.runtime.process.logs import get_logger
 
 _log = get_logger(__name__)
-STREAM_NOT_FOUND = 10059
-NAME_IN_USE = 10058
-NO_MESSAGE = 10037
+STREAM_NOT_FOUND: Final = frozenset({10059})
+NAME_IN_USE: Final = frozenset({10058})
+NO_MESSAGE: Final = frozenset({10037})
 _NO_ROOM = 10047
 FULL = frozenset({10023, 10028, _NO_ROOM, 10077})
 """Error codes of a server that has no room left, in memory, on its disk or in the stream."""
@@ -170,6 +170,11 @@ class Stored(msgspec.Struct, frozen=True):
     time: str = ""
 
     @property
+    def at(self) -> datetime:
+        """When the server stored it, by its clock."""
+        return datetime.fromisoformat(self.time)
+
+    @property
     def record(self) -> Record:
         """What readers get of it."""
         return Record(self.seq, self.subject, self.data)
@@ -189,12 +194,8 @@ async def find(wire: Wire, *, subject: str = "") -> StreamInfo | None:
     With a `subject` it also tells how many records are there.
     """
     body = {"subjects_filter": subject} if subject else None
-    try:
-        return _decode_info(await call_api(wire, f"STREAM.INFO.{STREAM}", body))
-    except ApiRefused as refused:
-        if refused.error.err_code == STREAM_NOT_FOUND:
-            return None
-        raise LedgerUnavailable(str(refused)) from refused
+    answer = await call_api(wire, f"STREAM.INFO.{STREAM}", body, absent=STREAM_NOT_FOUND)
+    return _decode_info(answer) if answer else None
 
 
 async def read_info(wire: Wire, *, subject: str = "") -> StreamInfo:
@@ -233,15 +234,6 @@ async def read_said(wire: Wire) -> list[Said]:
     return said
 
 
-async def read_stored_at(wire: Wire, revision: int) -> datetime | None:
-    """When, by the server's clock, the record was stored; None where there is none.
-
-    Raises LedgerUnavailable.
-    """
-    stored = await read_stored(wire, {"seq": revision})
-    return None if stored is None else datetime.fromisoformat(stored.time)
-
-
 async def newest_stored_by(wire: Wire, time: datetime) -> int:
     """The newest revision that was stored at or before this time; 0 where all are younger.
 
@@ -251,29 +243,12 @@ async def newest_stored_by(wire: Wire, time: datetime) -> int:
     below, above = state.first_seq - 1, state.last_seq + 1
     while above - below > 1:
         middle = (below + above) // 2
-        stored_at = await read_stored_at(wire, middle)
-        if stored_at is None or stored_at <= time:
+        stored = await read_stored(wire, {"seq": middle})
+        if stored is None or stored.at <= time:
             below = middle
         else:
             above = middle
     return below if below >= state.first_seq else 0
-
-
-async def newest_stored(wire: Wire, subject: str) -> tuple[datetime, Record] | None:
-    """When the newest record on `subject` was stored, by the server's clock, and the record.
-
-    Raises LedgerUnavailable.
-    """
-    stored = await read_stored(wire, {"last_by_subj": subject})
-    if stored is None:
-        return None
-    return datetime.fromisoformat(stored.time), stored.record
-
-
-async def oldest_on(wire: Wire, subject: str) -> Record | None:
-    """The oldest record on `subject` that is there, None without any. Raises LedgerUnavailable."""
-    stored = await read_stored(wire, {"seq": 1, "next_by_subj": subject})
-    return None if stored is None else stored.record
 
 
 async def newest_on(wire: Wire, subject: str) -> int:
@@ -287,13 +262,8 @@ async def newest_on(wire: Wire, subject: str) -> int:
 
 async def read_stored(wire: Wire, query: Mapping[str, object]) -> Stored | None:
     """The record that a `STREAM.MSG.GET` finds, None without one. Raises LedgerUnavailable."""
-    try:
-        answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", query)
-    except ApiRefused as refused:
-        if refused.error.err_code == NO_MESSAGE:
-            return None
-        raise LedgerUnavailable(str(refused)) from refused
-    return _decode_stored(answer).message
+    answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", query, absent=NO_MESSAGE)
+    return _decode_stored(answer).message if answer else None
 
 
 def drift(
@@ -347,16 +317,15 @@ async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
         wanted = {name: value for name, value in WANTED.items() if value}
         wanted |= {"name": STREAM, "num_replicas": replicas, "max_bytes": max_bytes}
         try:
-            await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted)
+            # One of that name may have been made in the meantime: the check looks at it.
+            await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted, absent=NAME_IN_USE)
         except ApiRefused as refused:
             if refused.error.err_code == _NO_ROOM:
                 raise SizeRefused(max_bytes) from refused
-            # One of that name was made in the meantime: the check looks at it.
-            if refused.error.err_code != NAME_IN_USE:
-                raise LedgerError(
-                    f"the server will not make stream {STREAM} with {replicas} replicas and "
-                    f"max_bytes {max_bytes}: {refused.error.description}"
-                ) from refused
+            raise LedgerError(
+                f"the server will not make stream {STREAM} with {replicas} replicas and "
+                f"max_bytes {max_bytes}: {refused.error.description}"
+            ) from refused
     info = await check(wire)
     found = info.config.get("num_replicas")
     if found != replicas:
@@ -387,10 +356,9 @@ async def copy_for_auditors(wire: Wire) -> None:
     A server without their account has none, which is said and is no error. Raises LedgerError.
     """
     try:
-        await call_api(wire, f"STREAM.CREATE.{STREAM}", COPY, api=COPY_API)
+        await call_api(wire, f"STREAM.CREATE.{STREAM}", COPY, api=COPY_API, absent=NAME_IN_USE)
     except ApiRefused as refused:
-        if refused.error.err_code != NAME_IN_USE:
-            raise
+        raise LedgerError(str(refused)) from refused
     except (LedgerUnavailable, NotPermitted) as failure:
         _log.warning("auditors have no copy of the ledger to read", error=str(failure))
 

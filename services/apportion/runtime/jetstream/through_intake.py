@@ -19,8 +19,8 @@ from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import Connection
 from apportion.runtime.jetstream.snapshots import Snapshots, restored
-from apportion.runtime.jetstream.wire import Message, call_api
-from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
+from apportion.runtime.jetstream.wire import ApiRefused, Message, call_api
+from apportion.runtime.ledger.port import LedgerError, LedgerUnavailable, NotPermitted
 from apportion.runtime.process.reach import Reach
 from apportion_schemas.decoding import from_outside
 
@@ -87,7 +87,10 @@ class NodeSnapshots(Snapshots):
     async def restore(self, *, at_most: int | None = None) -> State:  # noqa: ARG002 - it is of now
         """The node's part of an intake's state. Raises LedgerUnavailable, NotPermitted."""
         rules = await stream.read_rules(self._wire)
-        answer = await call_api(self._wire, STATE)
+        try:
+            answer = await call_api(self._wire, STATE)
+        except ApiRefused as refused:
+            raise LedgerError(str(refused)) from refused
         try:
             unpacked = zlib.decompressobj()
             data = unpacked.decompress(_decode_part(answer).part, STATE_BYTES_MAX)

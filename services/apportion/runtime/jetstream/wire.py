@@ -107,25 +107,35 @@ class ApiError(msgspec.Struct, frozen=True):
     description: str = "no description"
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True):
+    """What every answer of the server has."""
+
     error: ApiError | None = None
 
 
-class ApiRefused(LedgerError):
-    """The server answered an API request with an error."""
+class ApiRefused(LedgerUnavailable):
+    """The server answered an API request with an error.
+
+    Where trying again is of no use, the caller raises a LedgerError in its place.
+    """
 
     def __init__(self, what: str, error: ApiError) -> None:
         super().__init__(f"the server refused {what}: {error.description} ({error.err_code})")
         self.error = error
 
 
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_answer = msgspec.json.Decoder(Answer).decode
 
 
 async def call_api(
-    wire: Wire, what: str, body: Mapping[str, object] | None = None, *, api: str = "$JS.API"
+    wire: Wire,
+    what: str,
+    body: Mapping[str, object] | None = None,
+    *,
+    api: str = "$JS.API",
+    absent: frozenset[int] = frozenset(),
 ) -> bytes:
-    """The reply to one `$JS.API` request.
+    """The reply to one `$JS.API` request, empty where the server answers with a code of `absent`.
 
     Raises ApiRefused, LedgerUnavailable (also when no reply came: callers only read or repeat
     requests that do no harm twice), NotPermitted.
@@ -141,5 +151,7 @@ async def call_api(
     except msgspec.DecodeError as bad:
         raise LedgerUnavailable(f"the answer to {what} is not JSON: {bad}") from bad
     if answer.error is not None:
+        if answer.error.err_code in absent:
+            return b""
         raise ApiRefused(what, answer.error)
     return reply.data

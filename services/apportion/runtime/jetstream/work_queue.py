@@ -167,11 +167,10 @@ async def open_queue(
     try:
         await call_api(wire, api, body)
     except ApiRefused as refused:
-        if refused.error.err_code not in consumers.EXISTS:
-            raise LedgerUnavailable(str(refused)) from refused
-        for drifted in await consumers.look(wire, wanted):
-            raise drifted from refused
-        raise LedgerUnavailable(str(refused)) from refused
+        if refused.error.err_code in consumers.EXISTS:
+            for drifted in await consumers.look(wire, wanted):
+                raise drifted from refused
+        raise
     queue = Queue(wire, wanted)
     await queue.begin()
     return queue

@@ -283,9 +283,10 @@ class SubmittedNames:
             self._ledger = await client.connect(self._where.reach(), name="apportion cli names")
             self._rules = await stream.read_rules(self._ledger.wire)
         subject = f"{SUBJECT_PREFIX}workload.{token(uid)}"
-        record = await stream.oldest_on(self._ledger.wire, subject)
+        oldest = {"seq": 1, "next_by_subj": subject}
+        stored = await stream.read_stored(self._ledger.wire, oldest)
         with contextlib.suppress(EventError):
-            event = record and self._rules.read(record.revision, record.subject, record.payload)
+            event = stored and self._rules.read(stored.seq, stored.subject, stored.data)
             if event and isinstance(event.data, PodSubmitted | PodRejected):
                 return f"{event.data.namespace}/{event.data.name}"
         return ""

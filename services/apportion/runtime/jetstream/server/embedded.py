@@ -249,14 +249,6 @@ class EmbeddedServer:
         """The URL with which `role` connects."""
         return self.credentials.url_for(role)
 
-    def reach_for(self, role: str) -> Reach:
-        """How `role` comes to it."""
-        return self.credentials.reach_for(role)
-
-    def environment_for(self, role: str) -> dict[str, str]:
-        """See Credentials.environment_for."""
-        return self.credentials.environment_for(role)
-
     def take(self) -> IO[str]:
         """The data directory's lock, taken unless it is ours. Raises ServerFailed."""
         if self._lock is None:
