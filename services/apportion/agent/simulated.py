@@ -32,7 +32,11 @@ class DeviceUnknown(ValueError):
 
 
 class SimulatedBackend:
-    """A `DeviceBackend` whose devices fail and recover on command."""
+    """A `DeviceBackend` whose devices fail and recover on command.
+
+    While the node is not `there` it is to seem lost: nobody hears of it, and it hands out nothing.
+    It is there again once it returns or the agent is started anew.
+    """
 
     driver = "simulated"
     simulated = True
@@ -40,8 +44,8 @@ class SimulatedBackend:
     def __init__(self, devices: tuple[Device, ...]) -> None:
         self._devices = {device.id: device for device in devices}
         self._changed = asyncio.Event()
-        self._there = asyncio.Event()
-        self._there.set()
+        self.there = asyncio.Event()
+        self.there.set()
         self._instances: dict[str, list[MigInstance]] = {}
 
     async def inventory(self) -> tuple[Device, ...]:
@@ -105,31 +109,6 @@ class SimulatedBackend:
     async def close(self) -> None:
         """See `DeviceBackend`; nothing is held."""
 
-    @property
-    def lost(self) -> bool:
-        """Whether the node is to seem lost: nobody hears of it, and it hands out nothing."""
-        return not self._there.is_set()
-
-    def lose(self) -> None:
-        """Let the node be lost, until it returns or the agent is started anew."""
-        self._there.clear()
-
-    def come_back(self) -> None:
-        """Let the node be there again."""
-        self._there.set()
-
-    async def there(self) -> None:
-        """Return once the node is there."""
-        await self._there.wait()
-
-    def fail(self, device: str, reason: str) -> None:
-        """Make a device unhealthy. Raises DeviceUnknown."""
-        self._set(device, healthy=False, reason=reason)
-
-    def recover(self, device: str) -> None:
-        """Make a device healthy again. Raises DeviceUnknown."""
-        self._set(device, healthy=True, reason="")
-
     def restore(self, known: Iterable[Device]) -> None:
         """Take over which devices the ledger says are unhealthy.
 
@@ -138,9 +117,10 @@ class SimulatedBackend:
         """
         for device in known:
             if device.id in self._devices and not device.healthy:
-                self._set(device.id, healthy=False, reason=device.health_reason)
+                self.set_health(device.id, healthy=False, reason=device.health_reason)
 
-    def _set(self, device: str, *, healthy: bool, reason: str) -> None:
+    def set_health(self, device: str, *, healthy: bool, reason: str = "") -> None:
+        """Let a device fail or recover. Raises DeviceUnknown."""
         if device not in self._devices:
             known = ", ".join(self._devices) or "none"
             raise DeviceUnknown(f"device {device!r} is not on this node; it has {known}")
@@ -167,13 +147,13 @@ def obey(backend: SimulatedBackend) -> Handler:
             order = _decode(payload)
             match order.verb:
                 case "fail":
-                    backend.fail(order.device, order.reason)
+                    backend.set_health(order.device, healthy=False, reason=order.reason)
                 case "recover":
-                    backend.recover(order.device)
+                    backend.set_health(order.device, healthy=True)
                 case "lose":
-                    backend.lose()
+                    backend.there.clear()
                 case "return":
-                    backend.come_back()
+                    backend.there.set()
         except (DeviceUnknown, msgspec.DecodeError) as error:
             return _encode(Obeyed(done=False, error=str(error)))
         return _encode(Obeyed(done=True))

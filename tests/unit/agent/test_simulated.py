@@ -92,12 +92,12 @@ async def test_fail_and_recover_wake_the_reporter() -> None:
     """A change is seen once, and by whoever waits for it."""
     backend = SimulatedBackend(simulated_devices("n", "2xT4"))
     first, second = await backend.inventory()
-    backend.fail(first.id, "fan broken")
+    backend.set_health(first.id, healthy=False, reason="fan broken")
     await asyncio.wait_for(backend.changed(), 1)
     failed, untouched = await backend.inventory()
     assert (failed.healthy, failed.health_reason) == (False, "fan broken")
     assert untouched == second
-    backend.recover(first.id)
+    backend.set_health(first.id, healthy=True)
     await asyncio.wait_for(backend.changed(), 1)
     assert await backend.inventory() == (first, second)
 
@@ -106,14 +106,14 @@ async def test_a_command_for_a_device_elsewhere_is_refused() -> None:
     """The error lists what the node has."""
     backend = SimulatedBackend(simulated_devices("n", "1xT4"))
     with pytest.raises(DeviceUnknown, match=r"GPU-x.*it has GPU-"):
-        backend.fail("GPU-x", "")
+        backend.set_health("GPU-x", healthy=False)
 
 
 async def test_restored_failures() -> None:
     """What the ledger calls unhealthy stays so in a new process; devices of the past do not."""
     devices = simulated_devices("n", "2xT4")
     before = SimulatedBackend(devices)
-    before.fail(devices[1].id, "fan broken")
+    before.set_health(devices[1].id, healthy=False, reason="fan broken")
     known = (*await before.inventory(), *simulated_devices("gone", "1xT4"))
     after = SimulatedBackend(devices)
     after.restore(known)

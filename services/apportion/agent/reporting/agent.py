@@ -319,7 +319,7 @@ class Agent:
 
     def _lost(self, node: str) -> bool:
         backend = self._nodes[node].backend
-        return isinstance(backend, SimulatedBackend) and backend.lost
+        return isinstance(backend, SimulatedBackend) and not backend.there.is_set()
 
     async def _watch(self, node: Node) -> None:
         said = self._view.nodes[node.name].said
@@ -452,7 +452,7 @@ class Agent:
         """Answer once the node is back, unless the pod has another place or none by then."""
         backend = self._nodes[claim.node].backend
         if isinstance(backend, SimulatedBackend):
-            await backend.there()
+            await backend.there.wait()
         if (claim.pod, claim.attempt) in self._view.nodes[claim.node].bound:
             await self._answer_unasked(claim)
 

@@ -144,7 +144,15 @@ class NodeView:
         self.refused = isinstance(data, ReportRefused)
         if isinstance(data, ReportRefused):
             return
-        self.said = _said(self.said, data)
+        if isinstance(data, NodeReported):
+            self.said = data
+        elif self.said is not None:
+            health = {"healthy": data.healthy, "health_reason": data.reason}
+            devices = [
+                msgspec.structs.replace(each, **health) if each.id == data.device else each
+                for each in self.said.devices
+            ]
+            self.said = msgspec.structs.replace(self.said, devices=tuple(devices))
         self.said_revision = revision
         self.said_id, self.said_basis = event.id, event.basis
 
@@ -398,20 +406,3 @@ def _as_placed(data: PodAdopted) -> PodPlaced:
         shares=data.shares,
         score=Score(node=data.node, total=0.0),
     )
-
-
-def _said(
-    said: NodeReported | None, news: NodeReported | DeviceHealthChanged
-) -> NodeReported | None:
-    if isinstance(news, NodeReported) or said is None:
-        return news if isinstance(news, NodeReported) else None
-    return msgspec.structs.replace(
-        said, devices=tuple(with_health(device, news) for device in said.devices)
-    )
-
-
-def with_health(device: Device, news: DeviceHealthChanged) -> Device:
-    """The device after the news, if it is about this device."""
-    if device.id != news.device:
-        return device
-    return msgspec.structs.replace(device, healthy=news.healthy, health_reason=news.reason)

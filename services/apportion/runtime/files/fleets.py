@@ -10,7 +10,6 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -19,7 +18,7 @@ from msgspec import Meta
 
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
 from apportion.core.explain.text.suggestions import did_you_mean
-from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, Parsed, parse
+from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
 from apportion_schemas import HOSTNAME, Device, Host
 from apportion_schemas.quantities import NAME_MAX, CpuMilli, HostMemoryMib, Labels, Name, Natural
 
@@ -188,7 +187,10 @@ def _csv_rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
             "name node (or sn), and devices, or gpu and model"
         )
     for record in reader:
-        where = partial(_in_csv, path, reader.line_num)
+
+        def where(_field: str, line: int = reader.line_num) -> str:
+            return f"{path}: line {line}"  # all fields are on one line
+
         filled = {key: value for key, value in record.items() if key and value}
         devices = filled.get("devices", "")
         if not devices and filled.get("gpu", "0").strip("0"):
@@ -210,18 +212,12 @@ def _yaml_rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
     except msgspec.ValidationError as error:
         raise FleetInvalid(f"{path}: {error}") from None
     for number, row in enumerate(file.nodes):
-        yield _entry(partial(_in_yaml, path, document, number), row, wrong, strict=True)
 
+        def where(field: str, at: str = f"nodes[{number}]") -> str:
+            # Looked for only where something is wrong with the field.
+            return f"{path}: line {document.line_of(f'{at}.{field}')}: {at}"
 
-def _in_csv(path: Path, line: int, _field: str) -> str:
-    """Where a field of a node stands: all of them are on one line."""
-    return f"{path}: line {line}"
-
-
-def _in_yaml(path: Path, document: Parsed, number: int, field: str) -> str:
-    """Where a field of a node stands; looked for only where something is wrong with it."""
-    at = f"nodes[{number}]"
-    return f"{path}: line {document.line_of(f'{at}.{field}')}: {at}"
+        yield _entry(where, row, wrong, strict=True)
 
 
 def _nodes(
