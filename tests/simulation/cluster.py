@@ -102,9 +102,7 @@ class Cluster:
         """See Side."""
         choice = SimulatedCluster(wanted=True, access=access)
         # No kubelet counts here: what nodes show is tried in tests/unit/binder, in virtual time.
-        return lambda service: binder.kube_body(
-            service, choice, binder.Beside(show=False, dra=False)
-        )
+        return lambda service: binder.kube_body(service, choice, show=False, dra=False)
 
     def stir(self) -> None:
         """See Side."""

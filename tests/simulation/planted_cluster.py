@@ -17,13 +17,12 @@ from apportion.core.ledger.state import NodeState
 from apportion.core.workloads.adoption.claims import Claim
 from apportion.runtime.kube import watch as kube_watch
 from apportion.runtime.kube.client import Answer, KubeApi
-from apportion.runtime.kube.watch import Watch
+from apportion.runtime.kube.watch import Kind, Watch
 from apportion.runtime.ledger.port import Delivery
 from apportion.watcher.kubernetes import facts as kubernetes_facts
 from apportion.watcher.kubernetes import objects as kubernetes_objects
 from apportion.watcher.kubernetes.doubts import Doubts
 from apportion.watcher.kubernetes.facts import Fact, Facts, FactWriting
-from apportion.watcher.kubernetes.kind import Kind
 from apportion.watcher.kubernetes.view import ClusterView
 from apportion.watcher.kubernetes.watching import KubernetesWatching
 from apportion_schemas import NodeGone, PodAdopted, PodPlaced

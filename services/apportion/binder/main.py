@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import click
 
@@ -29,16 +30,6 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
 """Of all replicas together; the queue's settings are the same for each of them."""
 
 
-class Beside(NamedTuple):
-    """What the binder of a cluster does beside bindings.
-
-    `show`: nodes show the memory and cores of their GPUs; `dra`: pods may have ResourceClaims.
-    """
-
-    show: bool
-    dra: bool
-
-
 @click.command(
     name="binder",
     epilog="Example:  apportion binder --nats nats://binder:secret@localhost:4222",
@@ -58,8 +49,8 @@ def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any
     """Bind what was placed, and record it. Start as many as you like: they share the work."""
     kube = kube_choice(**given)
     if kube.wanted:
-        beside = Beside(allocatable, dra)
-        sys.exit(run_service("binder", lambda service: kube_body(service, kube, beside), config))
+        in_cluster = partial(kube_body, kube=kube, show=allocatable, dra=dra)
+        sys.exit(run_service("binder", in_cluster, config))
     if dra:
         stop_with(str(ConfigError("--dra", None, "is about a cluster: give --kubernetes as well")))
     sys.exit(run_service("binder", body, config))
@@ -73,43 +64,51 @@ async def body(service: Service, target: Target | None = None) -> None:
         await _bind(service, session, cluster, reader, target or LocalTarget())
 
 
-async def kube_body(service: Service, kube: KubeChoice, beside: Beside) -> None:
-    """One life of the binder of a Kubernetes cluster, until cancelled."""
+async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool) -> None:
+    """One life of the binder of a Kubernetes cluster, until cancelled.
+
+    `show`: nodes show the memory and cores of their GPUs; `dra`: pods may have ResourceClaims.
+    """
     from apportion.binder.kubernetes.allocatable import Allocatable  # noqa: PLC0415
+    from apportion.binder.kubernetes.claims import ClaimRelease  # noqa: PLC0415
     from apportion.binder.kubernetes.gangs import Gangs  # noqa: PLC0415 - see KubeChoice
     from apportion.binder.kubernetes.pod_events import Telling  # noqa: PLC0415
-    from apportion.binder.kubernetes.slices import Dra  # noqa: PLC0415
+    from apportion.binder.kubernetes.slices import Slices  # noqa: PLC0415
     from apportion.binder.kubernetes.target import KubernetesTarget, Pace  # noqa: PLC0415
     from apportion.runtime.kube.client import Reach  # noqa: PLC0415
+    from apportion.runtime.kube.examining import require_dra  # noqa: PLC0415
 
     async with open_session(service) as session, kube.open() as api:
         cluster = StateFold(await session.restored())
         pace = Pace(service.clock)
         telling = Telling(api, cluster.state, service.clock, service.metrics, pace=pace)
         gangs = Gangs(api, cluster.state, service.clock)
-        allocatable = Allocatable(api, cluster.state, service.clock) if beside.show else None
+        allocatable = Allocatable(api, cluster.state, service.clock) if show else None
         reach = Reach(api, service.clock)
-        claims = Dra(api, cluster.state, service.clock, on=beside.dra)
-        await claims.require()
-        observers = (telling, gangs, claims, *((allocatable,) if allocatable else ()))
+        slices = Slices(api, cluster.state, service.clock) if dra else None
+        release = ClaimRelease(api, cluster.state, service.clock)
+        if slices is not None:
+            await require_dra(api, service.clock)
+            await slices.require()
+        beside = (
+            ("tell", telling),
+            ("let gangs in", gangs),
+            *((("publish devices", slices), ("let claims go", release)) if slices else ()),
+            *((("show allocatable", allocatable),) if allocatable else ()),
+        )
         reader = session.reader(
-            service, cluster, *(each.observe for each in observers), writes="binder"
+            service, cluster, *(each.observe for _, each in beside), writes="binder"
         )
         service.metrics.gauge(
             "apportion_binder_pace", "Bindings that may be with the API server at once."
         ).set_function(lambda: pace.limit)
-        for each in (reach, claims):
-            service.ready_when(each.not_ready)
+        service.ready_when(reach.not_ready)
+        if slices is not None:
+            service.ready_when(slices.not_ready)
         service.loop("reach the API server", reach.run)
-        service.loop("tell", lambda: telling.run(reader))
-        service.loop("let gangs in", lambda: gangs.run(reader))
-        for name, loop in claims.loops(reader).items():
-            service.loop(name, loop)
-        if allocatable is not None:
-            service.loop("show allocatable", lambda: allocatable.run(reader))
-        target = KubernetesTarget(
-            api, cluster.state, pace, service.clock, allocatable, dra=beside.dra
-        )
+        for name, each in beside:
+            service.loop(name, partial(each.run, reader))
+        target = KubernetesTarget(api, cluster.state, pace, service.clock, allocatable, dra=dra)
         await _bind(service, session, cluster, reader, target)
 
 

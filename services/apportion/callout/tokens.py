@@ -21,7 +21,7 @@ from msgspec import Struct
 from apportion.callout.claims import payload_of
 from apportion.core.identity.bearers import Bearer
 from apportion.core.intake.buckets import Bucket
-from apportion.runtime.kube.client import KubeApi, KubeRefused
+from apportion.runtime.kube.client import KubeApi
 from apportion.runtime.service.limits import client_of
 
 REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -38,7 +38,6 @@ OPENED_BURST: Final = 64.0
 KEPT_MAX: Final = 8_192
 _ACCOUNT: Final = "system:serviceaccount:"
 _EXTRA: Final = "authentication.kubernetes.io/"
-_NOT_FOUND: Final = 404
 
 
 class NoToken(ValueError):
@@ -91,7 +90,6 @@ class _Pod(Struct, frozen=True):
     spec: _Spec
 
 
-_encode = msgspec.json.Encoder().encode
 _Client = tuple[str, str]
 """An address, and the user there; empty for all users that were not let in yet."""
 K = TypeVar("K")
@@ -180,10 +178,8 @@ class Tokens:
             "kind": "TokenReview",
             "spec": {"token": token, "audiences": [self._audience]},
         }
-        answer = await self._api.request("POST", REVIEWS, body=_encode(asked), timeout_s=TIMEOUT_S)
-        if not answer.ok:
-            raise answer.refusal()
-        status = msgspec.json.decode(answer.body, type=_Review).status
+        answer = await self._api.change("POST", REVIEWS, asked, timeout_s=TIMEOUT_S)
+        status = msgspec.json.decode(answer, type=_Review).status
         if not status.authenticated:
             why = status.error.replace(token, "...")[:300] or "it does not say why"
             raise NoToken(f"the API server does not take the token: {why}")
@@ -192,12 +188,9 @@ class Tokens:
         return status.user
 
     async def _node(self, space: str, name: str, uid: str) -> str:
-        try:
-            body = await self._api.get(f"/api/v1/namespaces/{space}/pods/{name}")
-        except KubeRefused as error:
-            if error.status == _NOT_FOUND:
-                raise NoToken(f"pod {space}/{name} of the token is gone") from None
-            raise
+        body = await self._api.find(f"/api/v1/namespaces/{space}/pods/{name}")
+        if body is None:
+            raise NoToken(f"pod {space}/{name} of the token is gone")
         pod = msgspec.json.decode(body, type=_Pod)
         if pod.metadata.uid != uid:
             raise NoToken(f"pod {space}/{name} of the token is gone, another has its name")

@@ -31,6 +31,7 @@ from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.pods.node_needs import node_amounts
 from apportion.runtime.kube.client import (
     MERGE_PATCH,
+    NOT_FOUND,
     KubeApi,
     KubeRefused,
     KubeUnavailable,
@@ -48,7 +49,6 @@ SEEN_S = 1.0
 two streams, and a pod for which the node that it knows has no room is turned away for good."""
 BACK_OFF = BackOff(0.2, 5.0)
 _FORBIDDEN = 403
-_NOT_FOUND = 404
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -264,11 +264,10 @@ class Allocatable:
         """
         path = pod_path(pod.submitted.namespace, pod.submitted.name)
         try:
-            found = _decode_pod(await self._api.get(path))
+            body = await self._api.find(path)
         except KubeRefused as error:
-            if error.status != _NOT_FOUND:
-                raise KubeUnavailable(str(error)) from error
-            found = _Pod()
+            raise KubeUnavailable(str(error)) from error
+        found = _decode_pod(body) if body is not None else _Pod()
         mine = found.metadata.uid == pod.uid
         try:
             self._wrote[pod.uid] = _written(found.spec, names_of(self._config)) if mine else {}
@@ -287,7 +286,7 @@ class Allocatable:
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
         if answer.passing:
             raise KubeUnavailable(str(answer.refusal()))
-        if not answer.ok and answer.status != _NOT_FOUND and not self._forbidden:
+        if not answer.ok and answer.status != NOT_FOUND and not self._forbidden:
             said = "node %s does not show its GPU memory and cores: %s; %s"
             hint = "allow the binder to patch nodes/status, or start it with --no-allocatable"
             _log.warning(said, name, answer.refusal(), hint)

@@ -53,7 +53,9 @@ from apportion.core.workloads.pods.volumes import (
     size_of,
 )
 from apportion.runtime.kube.client import (
+    CONFLICT,
     MERGE_PATCH,
+    NOT_FOUND,
     KubeApi,
     KubeRefused,
     KubeUnavailable,
@@ -73,10 +75,7 @@ PATIENCE_S = 600.0
 LOOK_AT_VOLUMES_S: Final = 1.0
 CHOSEN_MAX = 4_096
 _TRY_TIMEOUT_S: Final = 6.0
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 _VOLUMES = "/api/v1/persistentvolumes"
-_encode = msgspec.json.Encoder().encode
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 LOOK_EVERY_S: Final = 60.0
 """How often all claims are looked at: for pods that went while nobody was here."""
@@ -163,12 +162,10 @@ class VolumeBinding:
 
     async def _claim(self, one: _Try, name: str) -> Claim:
         about = one.pod.submitted
-        try:
-            claim = read_claim(await self._api.get(_claim_path(about.namespace, name)))
-        except KubeRefused as error:
-            if error.status == _NOT_FOUND:
-                raise _Impossible(f"claim {name} is not there any more") from None
-            raise
+        body = await self._api.find(_claim_path(about.namespace, name))
+        if body is None:
+            raise _Impossible(f"claim {name} is not there any more")
+        claim = read_claim(body)
         if claim.metadata.deletion_timestamp is not None:
             raise _Impossible(f"claim {name} is being deleted")
         chosen = claim.metadata.annotations.get(SELECTED_NODE, one.node.name)
@@ -181,12 +178,9 @@ class VolumeBinding:
         name = claim.metadata.name
         if not claim.spec.volume_name:
             return False
-        try:
-            body = await self._api.get(f"{_VOLUMES}/{quote(claim.spec.volume_name, safe='')}")
-        except KubeRefused as error:
-            if error.status == _NOT_FOUND:
-                return False  # it may come yet: who made it tells of it twice
-            raise
+        body = await self._api.find(f"{_VOLUMES}/{quote(claim.spec.volume_name, safe='')}")
+        if body is None:
+            return False  # it may come yet: who made it tells of it twice
         _reach(affinity_of(read_volume(body)), one.node, name)
         return claim.bound
 
@@ -237,15 +231,10 @@ class VolumeBinding:
     ) -> None:
         """Change an object that is as it was seen; if it is not, the next try sees it anew."""
         meta = {"resourceVersion": seen.resource_version, "uid": seen.uid, **metadata}
-        answer = await self._api.request(
-            "PATCH",
-            path,
-            body=_encode({"metadata": meta, **(rest or {})}),
-            content_type=MERGE_PATCH,
-            timeout_s=_TRY_TIMEOUT_S,
+        body = {"metadata": meta, **(rest or {})}
+        await self._api.change(
+            "PATCH", path, body, content_type=MERGE_PATCH, timeout_s=_TRY_TIMEOUT_S
         )
-        if not answer.ok:
-            raise answer.refusal()
 
 
 def _claim_path(namespace: str, name: str) -> str:
@@ -301,12 +290,9 @@ class ClaimBinding:
     async def _ready(self, name: str, placed: PodPlaced, node: NodeState) -> str:
         """Allocate one claim of the pod; what it is called in the ledger."""
         path = _path(placed.namespace, name)
-        try:
-            raw = await self._api.get(path)
-        except KubeRefused as error:
-            if error.status == _NOT_FOUND:
-                raise _Impossible(f"claim {name} is not there any more") from None
-            raise
+        raw = await self._api.find(path)
+        if raw is None:
+            raise _Impossible(f"claim {name} is not there any more")
         claim, document = read_resource_claim(raw), msgspec.json.decode(raw)
         container = container_of(claim.metadata.uid)
         shares = [share for share in placed.shares if share.container == container]
@@ -403,12 +389,9 @@ class ClaimRelease:
         """Whether the pod is there; who else may have reserved a claim is for others to know."""
         if consumer.resource != "pods" or consumer.uid in self._state.pods:
             return True
-        try:
-            body = await self._api.get(pod_path(claim.metadata.namespace, consumer.name))
-        except KubeRefused as error:
-            if error.status == _NOT_FOUND:
-                return False
-            raise
+        body = await self._api.find(pod_path(claim.metadata.namespace, consumer.name))
+        if body is None:
+            return False
         pod = msgspec.json.decode(body, type=_Pod)
         return pod.metadata.uid == consumer.uid and pod.status.phase not in ENDED
 
@@ -422,7 +405,7 @@ class ClaimRelease:
                 changed = document["metadata"] | {"finalizers": left}
                 await _put(self._api, path, document | {"metadata": changed})
         except KubeRefused as error:
-            if error.status not in (_NOT_FOUND, _CONFLICT):
+            if error.status not in (NOT_FOUND, CONFLICT):
                 raise
             self._left.add(claim.metadata.namespace)  # it changed: look again
             self._news.set()
@@ -455,11 +438,9 @@ async def _put(api: KubeApi, path: str, document: Json) -> Json:
         KubeUnavailable, KubeRefused: it is as it was, or nobody knows.
     """
     kind = {"apiVersion": API.removeprefix("/apis/"), "kind": "ResourceClaim"}
-    body = _encode(document | kind)  # what comes in a list does not say what it is
-    answer = await api.request("PUT", path, body=body, timeout_s=_TRY_TIMEOUT_S)
-    if not answer.ok:
-        raise answer.refusal()
-    found: Json = msgspec.json.decode(answer.body)
+    whole = document | kind  # what comes in a list does not say what it is
+    answer = await api.change("PUT", path, whole, timeout_s=_TRY_TIMEOUT_S)
+    found: Json = msgspec.json.decode(answer)
     return found
 
 

@@ -170,11 +170,7 @@ class Gangs:
         """
         version = {"resourceVersion": found.metadata.resource_version}
         for where in (path, f"{path}/status"):
-            body = msgspec.json.encode({"metadata": version, "status": {"phase": IN}})
-            answer = await self._api.request(
-                "PATCH", where, body=body, content_type=JSON_MERGE_PATCH
-            )
-            if not answer.ok:
-                raise answer.refusal()
-            if _decode(answer.body).status.phase == IN:
+            change = {"metadata": version, "status": {"phase": IN}}
+            answer = await self._api.change("PATCH", where, change, content_type=JSON_MERGE_PATCH)
+            if _decode(answer).status.phase == IN:
                 return

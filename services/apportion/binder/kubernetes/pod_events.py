@@ -32,7 +32,14 @@ from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PENDING, NodeState, Phase, PodState, State
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
-from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeApi, KubeUnavailable, pod_path
+from apportion.runtime.kube.client import (
+    CONFLICT,
+    MERGE_PATCH,
+    Answer,
+    KubeApi,
+    KubeUnavailable,
+    pod_path,
+)
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
@@ -75,7 +82,6 @@ SCHEDULED = "Scheduled"
 REVISION = f"{PREFIX}revision"
 DECLARED_WITHIN_S = 15.0
 """A gang that is not declared for so long, or at most twice that, is told of."""
-_CONFLICT = 409
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -285,7 +291,7 @@ class Telling:
             return
         path = f"/api/v1/namespaces/{tale.namespace}/events"
         answer = await self._send("POST", path, self._event(tale), tries=tries)
-        if answer is not None and answer.status == _CONFLICT and (tale.revision or tale.renews):
+        if answer is not None and answer.status == CONFLICT and (tale.revision or tale.renews):
             answer = await self._say_again(f"{path}/{_event_name(tale)}", tale)
         if answer is None:
             # The API server failed: once nothing else waits, and unless there is newer to say.
@@ -311,7 +317,7 @@ class Telling:
         if tale.renews:
             is_known = (known.last_timestamp or "") > self._ago(RENEW_S / 2)
         if is_known:
-            return Answer(_CONFLICT, b"")
+            return Answer(CONFLICT, b"")
         meta = {
             "resourceVersion": known.metadata.resource_version,
             "annotations": {REVISION: str(max(tale.revision, known.revision))},

@@ -11,23 +11,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections import defaultdict
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
-from apportion.binder.kubernetes.claims import ClaimRelease
 from apportion.core.devices.shares import DeviceState
 from apportion.core.dra.names import DRIVER, FAMILY
 from apportion.core.dra.slices import pool
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
-from apportion.runtime.kube.examining import API, SLICES, require_dra, require_gates
-from apportion.runtime.kube.watch import Watch
+from apportion.runtime.kube.examining import API, SLICES, require_gates
+from apportion.runtime.kube.watch import Kind, Watch
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import (
@@ -83,45 +81,9 @@ class _Slice(Struct, frozen=True):
 _decode = from_outside(msgspec.json.Decoder(_Slice).decode)
 
 
-class _Published:
-    """The slices of ours that the API server has, by pool and name; see `watch.Audience`."""
-
-    def __init__(self, changed: Callable[[str], None]) -> None:
-        self._changed = changed
-        self._missing: dict[str, str] = {}
-        self.pools: dict[str, dict[str, _Slice]] = {}
-
-    def listing(self) -> None:
-        """See `Audience`."""
-        self._missing = {name: pool for pool, found in self.pools.items() for name in found}
-
-    def seen(self, raw: bytes) -> None:
-        """See `Audience`."""
-        one = _decode(raw)
-        self._missing.pop(one.metadata.name, None)
-        self.pools.setdefault(one.spec.pool.name, {})[one.metadata.name] = one
-        self._changed(one.spec.pool.name)
-
-    def gone(self, raw: bytes) -> None:
-        """See `Audience`."""
-        one = _decode(raw)
-        self._remove(one.spec.pool.name, one.metadata.name)
-
-    def listed(self, version: int) -> None:  # noqa: ARG002 - of the port
-        """See `Audience`."""
-        for name, pool_name in self._missing.items():
-            self._remove(pool_name, name)
-        self._missing = {}
-
-    def reached(self, version: int) -> None:
-        """See `Audience`: of when it is does not matter."""
-
-    def _remove(self, pool_name: str, name: str) -> None:
-        found = self.pools.get(pool_name, {})
-        found.pop(name, None)
-        if not found:
-            self.pools.pop(pool_name, None)
-        self._changed(pool_name)
+def _read(raw: bytes) -> tuple[str, _Slice, int]:
+    found = _decode(raw)
+    return found.metadata.name, found, 0  # of when it is does not matter
 
 
 class Slices:
@@ -133,9 +95,10 @@ class Slices:
         self._clock = clock
         self._marked: dict[str, None] = {}
         self._news = asyncio.Event()
-        self._published = _Published(self._mark)
+        self._pools: defaultdict[str, dict[str, _Slice]] = defaultdict(dict)
+        published = Kind({}, _read, self._changed, expected=tuple)
         selector = f"spec.driver={DRIVER}"
-        self._watch = Watch(api, SLICES, self._published, clock=clock, selector=selector)
+        self._watch = Watch(api, SLICES, published, clock=clock, selector=selector)
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed; give this to the reader."""
@@ -165,7 +128,7 @@ class Slices:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch.run(), name="watch resourceslices")
             await self._watch.synced()
-            self._mark(*self._state.nodes, *self._published.pools)
+            self._mark(*self._state.nodes, *self._pools)
             while True:
                 await self._news.wait()
                 await self._clock.pause(GATHER_S)
@@ -183,13 +146,21 @@ class Slices:
                         await self._clock.pause(PAUSE_S)
                         break
 
+    def _changed(self, name: str, before: _Slice | None, now: _Slice | None, _version: int) -> None:
+        if before is not None:
+            self._pools[before.spec.pool.name].pop(name, None)
+            self._mark(before.spec.pool.name)
+        if now is not None:
+            self._pools[now.spec.pool.name][name] = now
+            self._mark(now.spec.pool.name)
+
     def _mark(self, *nodes: str) -> None:
         self._marked |= dict.fromkeys(nodes)
         self._news.set()
 
     async def _renew(self, node: str) -> None:
         """Bring the pool of a node up to date, if it is not."""
-        wanted, found = self._wanted(node), self._published.pools.get(node, {})
+        wanted, found = self._wanted(node), self._pools.get(node, {})
         digest = hashlib.sha256(_encode(wanted)).hexdigest()
         names = [slice_name(node, number) for number in range(len(wanted))]
         generations = {each.spec.pool.generation for each in found.values()}
@@ -250,41 +221,3 @@ def _sample() -> list[Json]:
         for each in (shared, cut)
     ]
     return pool("sample", devices)
-
-
-class Dra:
-    """All of DRA but the claims of pods that the binder binds: it publishes devices and releases
-    claims, and does nothing unless `on`. Starts only on an API server that has all of DRA.
-    """
-
-    def __init__(self, api: KubeApi, state: State, clock: Clock, *, on: bool) -> None:
-        self._on = on
-        self._api = api
-        self._clock = clock
-        self._slices = Slices(api, state, clock)
-        self._release = ClaimRelease(api, state, clock)
-
-    def observe(self, change: Change) -> None:
-        """Take note of what the fold changed; give this to the reader."""
-        if self._on:
-            self._slices.observe(change)
-            self._release.observe(change)
-
-    def not_ready(self) -> list[str]:
-        """Why devices are not published as they are."""
-        return self._slices.not_ready() if self._on else []
-
-    def loops(self, reader: Reader[Change]) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What goes on until cancelled, by its name."""
-        if not self._on:
-            return {}
-        return {
-            "publish devices": partial(self._slices.run, reader),
-            "let claims go": partial(self._release.run, reader),
-        }
-
-    async def require(self) -> None:
-        """Return where the API server has all that it takes. Raises what `require_dra` does."""
-        if self._on:
-            await require_dra(self._api, self._clock)
-            await self._slices.require()

@@ -31,7 +31,9 @@ from apportion.core.workloads.adoption.placement_annotations import (
     annotations_for,
 )
 from apportion.runtime.kube.client import (
+    CONFLICT,
     MERGE_PATCH,
+    NOT_FOUND,
     Answer,
     KubeApi,
     KubeRefused,
@@ -57,8 +59,6 @@ BACK_OFF = BackOff(0.1, 2.0)
 AGAIN = BackOff(0.2, 12.0)
 """A pod whose placements come to nothing over and over rests before each next binding."""
 _CREATED = 201
-_NOT_FOUND = 404
-_CONFLICT = 409
 _PASSING = (401, 403, 404)
 """What may be mended without us: credentials, rights, a pod of which the watcher will tell."""
 
@@ -241,7 +241,7 @@ class KubernetesTarget:
                 }
             )
             answer = await self._api.request("DELETE", path, body=body, timeout_s=TRY_TIMEOUT_S)
-            if not answer.ok and answer.status not in (_NOT_FOUND, _CONFLICT):
+            if not answer.ok and answer.status not in (NOT_FOUND, CONFLICT):
                 return Failed(str(answer.refusal()), final=False)
             namespace, _, name = evicted.beneficiary_name.partition("/")
             where = {"nominatedNodeName": evicted.nominated}
@@ -268,7 +268,7 @@ class KubernetesTarget:
             return Failed(str(error), final=False, unknown=True)
         if answer.ok:
             return None
-        return Failed(str(answer.refusal()), final=answer.status in (_NOT_FOUND, _CONFLICT))
+        return Failed(str(answer.refusal()), final=answer.status in (NOT_FOUND, CONFLICT))
 
     async def _patch_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, object]
@@ -356,7 +356,7 @@ class KubernetesTarget:
 
     async def _refused(self, placed: PodPlaced, answer: Answer) -> Outcome | _Unclear:
         refusal = answer.refusal()
-        if answer.status != _CONFLICT:
+        if answer.status != CONFLICT:
             return Failed(str(refusal), final=answer.status not in _PASSING)
         try:
             return await self._look(placed, refusal)
@@ -372,7 +372,7 @@ class KubernetesTarget:
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
         except KubeRefused as error:
-            return Failed(str(error), final=False, unknown=error.status != _NOT_FOUND)
+            return Failed(str(error), final=False, unknown=error.status != NOT_FOUND)
         return _found(placed, _decode_pod(body), refusal)
 
 

@@ -34,6 +34,7 @@ ANSWER_BYTES_MAX = 64 << 20
 LINE_BYTES_MAX = 16 << 20
 """One event of a watch: one object, in JSON."""
 HTTP_ERRORS = 400
+NOT_FOUND, CONFLICT = 404, 409
 TOO_MANY = 429
 SERVER_ERROR = 500
 
@@ -191,6 +192,42 @@ class KubeApi:
             KubeUnavailable, KubeRefused: there is none.
         """
         answer = await self.request("GET", path, query=query)
+        if not answer.ok:
+            raise answer.refusal()
+        return answer.body
+
+    async def find(self, path: str) -> bytes | None:
+        """The body of a GET; None where there is no such object.
+
+        Raises:
+            KubeUnavailable, KubeRefused: that is not known.
+        """
+        try:
+            return await self.get(path)
+        except KubeRefused as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+
+    async def change(
+        self,
+        method: str,
+        path: str,
+        document: object,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        timeout_s: float = TIMEOUT_S,
+    ) -> bytes:
+        """The body of the answer to a request with this document.
+
+        Raises:
+            KubeUnavailable, KubeRefused: it was not done, or that is not known.
+        """
+        answer = await self.request(
+            method, path, query=query, body=msgspec.json.encode(document),
+            content_type=content_type, timeout_s=timeout_s,
+        )  # fmt: skip
         if not answer.ok:
             raise answer.refusal()
         return answer.body

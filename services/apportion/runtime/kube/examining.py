@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from apportion.core.doctor.facts import KubeFacts
-from apportion.runtime.kube.client import VERSION, KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.client import NOT_FOUND, VERSION, KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.process.clock import BackOff, Clock
 from apportion.runtime.process.config import ConfigError
 
@@ -22,12 +22,10 @@ API: Final = "/apis/resource.k8s.io/v1"
 CLAIMS: Final = f"{API}/resourceclaims"
 SLICES: Final = f"{API}/resourceslices"
 _BACK_OFF: Final = BackOff(0.5, 10.0)
-_NOT_FOUND: Final = 404
 _INVALID: Final = 422
 _OFF: Final = "leave --dra (dra.enabled of the chart) off"
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 WEBHOOK: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/apportion"
-NOT_FOUND: Final = 404
 FORBIDDEN: Final = 403
 
 
@@ -46,21 +44,18 @@ async def require_dra(api: KubeApi, clock: Clock) -> None:
     failures = 0
     while True:
         try:
-            await api.get(API)
+            found = await api.find(API)
         except KubeUnavailable:
             failures += 1
             await clock.pause(_BACK_OFF.after(failures))
-        except KubeRefused as error:
-            if error.status != _NOT_FOUND:
-                raise
-            raise ConfigError(
-                "--dra",
-                f"on Kubernetes {await _version(api)}",
-                "which has no resource.k8s.io/v1: that came with 1.34. Upgrade Kubernetes, or "
-                f"{_OFF}",
-            ) from None
-        else:
+            continue
+        if found is not None:
             return
+        raise ConfigError(
+            "--dra",
+            f"on Kubernetes {await _version(api)}",
+            f"which has no resource.k8s.io/v1: that came with 1.34. Upgrade Kubernetes, or {_OFF}",
+        )
 
 
 async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, str]) -> None:
@@ -72,19 +67,19 @@ async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, s
         ConfigError: names the gates that are off.
         KubeUnavailable, KubeRefused: the server does not say.
     """
-    answer = await api.request(
-        "POST", SLICES, query={"dryRun": "All"}, body=msgspec.json.encode(sample)
-    )
-    if answer.status == _INVALID:
+    try:
+        made = msgspec.json.decode(
+            await api.change("POST", SLICES, sample, query={"dryRun": "All"})
+        )
+    except KubeRefused as error:
+        if error.status != _INVALID:
+            raise
         raise ConfigError(
             "--dra",
             f"on Kubernetes {await _version(api)}",
-            f"which does not take such ResourceSlices ({answer.refusal().message}). Upgrade "
-            f"Kubernetes, or {_OFF}",
-        )
-    if not answer.ok:
-        raise answer.refusal()
-    made = msgspec.json.decode(answer.body)
+            f"which does not take such ResourceSlices ({error.message}). Upgrade Kubernetes, or "
+            f"{_OFF}",
+        ) from None
     off = [gate for path, gate in gates.items() if not _has(made, path.split("."))]
     if off:
         raise ConfigError(
@@ -156,10 +151,7 @@ async def _allowed(api: KubeApi, right: Right) -> bool:
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": {**right._asdict()}},
     }
-    answer = await api.request("POST", REVIEWS, body=msgspec.json.encode(review))
-    if not answer.ok:
-        raise answer.refusal()
-    said: dict[str, Any] = msgspec.json.decode(answer.body)
+    said: dict[str, Any] = msgspec.json.decode(await api.change("POST", REVIEWS, review))
     return bool(said.get("status", {}).get("allowed"))
 
 

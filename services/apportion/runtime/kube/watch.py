@@ -19,13 +19,13 @@ import logging
 import math
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Collection
-from typing import Final, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
-from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.client import NOT_FOUND, KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas.decoding import Data, from_outside
 
@@ -44,7 +44,6 @@ ABSENT_S = 10.0
 DEPTH_MAX: Final = 12_000
 """The API server takes 10,000 levels, as in the parameters of a ResourceClaim."""
 _GONE = 410
-_NOT_FOUND = 404
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -205,6 +204,63 @@ class Audience(Protocol):
 
     def reached(self, version: int) -> None:
         """All that happened up to `version` has been told."""
+
+
+class Kind(Generic[T]):
+    """One kind's objects by key, kept up by a `Watch` as its `Audience`.
+
+    Invariant: after a list what is in `entries` is what the list had.
+    """
+
+    def __init__(
+        self,
+        entries: dict[str, T],
+        read: Callable[[bytes], tuple[str, T | None, int]],
+        changed: Callable[[str, T | None, T | None, int], None],
+        *,
+        expected: Callable[[], Iterable[str]],
+        forgotten: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self._entries = entries
+        self._read = read
+        self._changed = changed
+        self._expected = expected
+        self._forgotten = forgotten
+        self._missing: set[str] = set()
+        self.version = 0
+
+    def listing(self) -> None:
+        """See `Audience`."""
+        self._missing = {*self._entries, *self._expected()}
+
+    def seen(self, raw: bytes) -> None:
+        """See `Audience`."""
+        key, entry, version = self._read(raw)
+        self._missing.discard(key)
+        before = self._entries.pop(key, None)
+        if entry is not None:
+            self._entries[key] = entry
+        self._changed(key, before, entry, version)
+
+    def gone(self, raw: bytes) -> None:
+        """See `Audience`."""
+        key, _, version = self._read(raw)
+        self._remove(key, version)
+
+    def listed(self, version: int) -> None:
+        """See `Audience`."""
+        for key in sorted(self._missing):
+            self._remove(key, version)
+        self._missing.clear()
+        self.reached(version)
+
+    def reached(self, version: int) -> None:
+        """See `Audience`."""
+        self.version = version
+
+    def _remove(self, key: str, version: int) -> None:
+        self._forgotten(key)
+        self._changed(key, self._entries.pop(key, None), None, version)
 
 
 class _Expired(Exception):
@@ -400,7 +456,7 @@ class Watch:
             self._version = ""
             await self._clock.pause(BACK_OFF.first_s)
             return
-        if error.status == _NOT_FOUND and self._discovery is not None:
+        if error.status == NOT_FOUND and self._discovery is not None:
             self._version = ""
             self._audience.listing()
             self._audience.listed(0)

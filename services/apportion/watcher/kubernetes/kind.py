@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from apportion.core.workloads.document import ManifestError
-from apportion.runtime.kube.watch import number, skipping
+from apportion.runtime.kube.watch import Kind, number, skipping
 from apportion_schemas.quantities import Payload
 
 V = TypeVar("V")
@@ -82,60 +82,6 @@ class Marks(ABC):
         """All that is marked; it is no longer."""
         marked, self._marked = self._marked, {}
         return marked
-
-
-class Kind(Generic[V]):
-    """One kind's objects by key, kept up by a `Watch`; see `runtime.kube.watch.Audience`."""
-
-    def __init__(
-        self,
-        entries: dict[str, V],
-        read: Callable[[bytes], tuple[str, V | None, int]],
-        changed: Callable[[str, V | None, V | None, int], None],
-        *,
-        expected: Callable[[], Iterable[str]],
-        forgotten: Callable[[str], object] = lambda _: None,
-    ) -> None:
-        self._entries = entries
-        self._read = read
-        self._changed = changed
-        self._expected = expected
-        self._forgotten = forgotten
-        self._missing: set[str] = set()
-        self.version = 0
-
-    def listing(self) -> None:
-        """See `Audience`."""
-        self._missing = {*self._entries, *self._expected()}
-
-    def seen(self, raw: bytes) -> None:
-        """See `Audience`."""
-        key, entry, version = self._read(raw)
-        self._missing.discard(key)
-        before = self._entries.pop(key, None)
-        if entry is not None:
-            self._entries[key] = entry
-        self._changed(key, before, entry, version)
-
-    def gone(self, raw: bytes) -> None:
-        """See `Audience`."""
-        key, _, version = self._read(raw)
-        self._remove(key, version)
-
-    def listed(self, version: int) -> None:
-        """See `Audience`."""
-        for key in sorted(self._missing):
-            self._remove(key, version)
-        self._missing.clear()
-        self.reached(version)
-
-    def reached(self, version: int) -> None:
-        """See `Audience`."""
-        self.version = version
-
-    def _remove(self, key: str, version: int) -> None:
-        self._forgotten(key)
-        self._changed(key, self._entries.pop(key, None), None, version)
 
 
 def readable(

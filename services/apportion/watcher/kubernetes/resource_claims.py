@@ -16,7 +16,8 @@ from apportion.core.dra.requests import ResourceClaim, read_resource_claim
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.watcher.kubernetes.kind import Kind, Problem, readable
+from apportion.runtime.kube.watch import Kind
+from apportion.watcher.kubernetes.kind import Problem, readable
 from apportion.watcher.kubernetes.objects import PodView
 from apportion_schemas import Ask, PodAdopted, PodGone, PodSubmitted
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.workloads.pods.volumes import read_node_drivers
-from apportion.watcher.kubernetes.kind import Kind, Marks, Mirror, readable
+from apportion.runtime.kube.watch import Kind
+from apportion.watcher.kubernetes.kind import Marks, Mirror, readable
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView, read_namespace
 from apportion.watcher.kubernetes.pod_groups import GROUPS, PodGroupView
 from apportion.watcher.kubernetes.resource_claims import ResourceClaimView

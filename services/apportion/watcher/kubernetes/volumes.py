@@ -27,9 +27,8 @@ from apportion.core.workloads.pods.volumes import (
     read_driver,
     read_volume,
 )
-from apportion.runtime.kube.watch import number
+from apportion.runtime.kube.watch import Kind, number
 from apportion.watcher.kubernetes.kind import (
-    Kind,
     Marks,
     Problem,
     is_news,

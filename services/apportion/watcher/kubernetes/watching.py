@@ -80,7 +80,6 @@ PROBE_S = 10.0
 LISTED_S = 0.5
 """How often to look whether every kind was listed again since the API server was away."""
 UNBOUND = "the API server has lost its binding"
-_NOT_FOUND = 404
 _FENCED = (DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodRejected)
 
 _log = logging.getLogger(__name__)
@@ -384,9 +383,10 @@ class KubernetesWatching:
                 continue
             path = pod_path(about.namespace, about.name)
             try:
-                found = read_pod(await self._api.get(path)).metadata.uid
-            except KubeRefused as error:
-                found = "" if error.status == _NOT_FOUND else uid
+                body = await self._api.find(path)
+                found = "" if body is None else read_pod(body).metadata.uid
+            except KubeRefused:
+                found = uid
             except KubeUnavailable:
                 return
             if found != uid and uid not in self._view.pods:
