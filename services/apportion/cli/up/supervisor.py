@@ -26,9 +26,8 @@ from typing import IO
 from apportion.cli.up import sentinel
 from apportion.cli.up.fork_server import Forked, ForkServer, Order
 from apportion.runtime.jetstream.server.embedded import EmbeddedServer, ServerFailed
-from apportion.runtime.ledger.acceptance import TROUBLES
 from apportion.runtime.process.clock import BackOff
-from apportion.runtime.service.soundness import FULL
+from apportion.runtime.service.soundness import FULL, TROUBLES
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0

@@ -22,7 +22,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn
 
 from apportion.core.ledger.rules import Superseded
-from apportion.runtime.ledger.acceptance import Acceptance
 from apportion.runtime.ledger.port import (
     Ledger,
     LedgerDrifted,
@@ -79,7 +78,6 @@ class Service:
         self.clock = clock
         self.connect = connect
         self.metrics = Metrics()
-        self.appends = Acceptance(self.metrics, clock)
         self.log: Logger = get_logger(name)
         self.soundness = Soundness(self.metrics, clock, self.log)
         self.stopping = asyncio.Event()
@@ -123,13 +121,13 @@ class Service:
         if not self._checks:
             return ["connecting"]  # a body that has not said when it is ready is not
         reasons = [reason for check in self._checks for reason in check()]
-        return reasons + self.appends.not_ready() + self.soundness.not_ready()
+        return reasons + self.soundness.not_ready()
 
     def frozen(self) -> str:
         """Why the ledger takes nothing from this process, a key of `FREEZES`; empty if it does."""
         if self.soundness.drifted():
             return "ledger-drifted"
-        trouble = self.appends.trouble()
+        trouble = self.soundness.trouble()
         if trouble == "full" or self.soundness.free() <= 0:
             return "ledger-full"
         return "ledger-silent" if trouble else ""

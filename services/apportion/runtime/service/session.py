@@ -126,7 +126,7 @@ async def _connect(service: Service, node: str) -> Ledger:
     ledger = await jetstream.connect(
         service.config.reach,
         name=service.name,
-        watch=service.appends.note,
+        watch=service.soundness.note,
         opened=partial(NodeConnection, node=node) if node else Connection,
     )
     try:

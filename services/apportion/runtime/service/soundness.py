@@ -1,9 +1,12 @@
-"""Whether the ledger is still set up as it must be, looked at for as long as a service runs.
+"""Whether the ledger is set up as it must be, and takes what this process appends.
 
 A stream that is changed under a running service would go on taking events, and drop others for
-each: so nothing is appended and nothing decided until it is put back. Invariants: a service is not
-ready from the look that finds a wrong setting to the one that finds none, and says once what is
-wrong; that nobody could look says nothing, for others say that the ledger is away.
+each: so nothing is appended and nothing decided until it is put back. A ledger without room refuses
+every append, and one whose disk is full may not answer at all: then nothing is placed, and nothing
+is lost, but somebody has to make room. Invariants: a service is not ready from the look that finds
+a wrong setting to the one that finds none, and says once what is wrong; that nobody could look says
+nothing, for others say that the ledger is away; nor is it ready from the first append that was not
+taken until one is answered again, or nobody tries more.
 """
 
 from __future__ import annotations
@@ -29,6 +32,18 @@ FULL: Final = (
     "the ledger is full, so nothing is placed: archive and trim it, or raise the stream's "
     "max_bytes (apportion ledger resize)"
 )
+FORGOTTEN_S: Final = 60.0
+"""Whoever has something to append tries again long before."""
+TROUBLES: Final = {
+    "full": (
+        "the ledger is full, so nothing is placed: give its server more disk, or raise its "
+        "max_file_store, or the stream's max_bytes (apportion ledger resize)"
+    ),
+    "unknown": (
+        "the ledger acknowledges nothing: look at the log and the disk of nats-server; one whose "
+        "disk was full must be started again"
+    ),
+}
 
 
 class Examined(Protocol):
@@ -42,11 +57,16 @@ class Examined(Protocol):
 
 
 class Soundness:
-    """What the last look at the ledger's set-up found, through all lives of a service."""
+    """What the last look at the ledger's set-up found, and what came of the newest appends, through
+    all lives of a service. Hand `note` to `jetstream.connect` as `watch`.
+    """
 
     def __init__(self, metrics: Metrics, clock: Clock, log: Logger) -> None:
+        self._metrics = metrics
         self._clock = clock
         self._log = log
+        self._outcome = ""
+        self._at_s = 0.0
         self._drifted: tuple[str, ...] = ()
         self._lost = 0
         self._free = 1.0
@@ -55,6 +75,9 @@ class Soundness:
         self._due = asyncio.Event()
         self._sound = asyncio.Event()
         self._sound.set()
+        metrics.gauge(
+            "apportion_ledger_full", "1 while the ledger refuses appends for want of room."
+        ).set_function(lambda: float(self.trouble() == "full"))
         metrics.gauge(
             "apportion_ledger_drifted",
             "Settings of the stream, or of a consumer of this process, that are not as they must "
@@ -71,7 +94,23 @@ class Soundness:
 
     def not_ready(self) -> list[str]:
         """What is wrong, each with its fix; empty where nothing is."""
-        return [*self._drifted, *([FULL] if self._free <= 0 else [])]
+        trouble = self.trouble()
+        return [
+            *([TROUBLES[trouble]] if trouble else ()),
+            *self._drifted,
+            *([FULL] if self._free <= 0 else ()),
+        ]
+
+    def note(self, outcome: str, drafts: int, seconds: float) -> None:
+        """Count one append that has ended, by its outcome."""
+        self._metrics.appended(outcome, drafts, seconds)
+        if outcome != "unavailable":  # whether we are connected says nothing about room
+            self._outcome, self._at_s = outcome, self._clock.monotonic()
+
+    def trouble(self) -> str:
+        """`full` or `unknown` if the newest append of the last minute failed so, else empty."""
+        recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S
+        return self._outcome if recent and self._outcome in TROUBLES else ""
 
     def drifted(self) -> bool:
         """Whether the last look found a setting that is not as it must be."""
@@ -120,7 +159,8 @@ class Soundness:
                     )
                 self._lost = look.lost
             # Rest until it is time for the next look, or so much was appended that it is due.
-            pause = self._clock.pause(LOOK_AGAIN_S if self.not_ready() else LOOK_S)
+            wrong = self._drifted or self._free <= 0
+            pause = self._clock.pause(LOOK_AGAIN_S if wrong else LOOK_S)
             waits = [asyncio.ensure_future(each) for each in (pause, self._due.wait())]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
