@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from apportion.binder.binding import Bound, Evicted, Failed, Outcome
+from apportion.binder.binding import Bound, Failed, Outcome
 from apportion_schemas import PodEvicted, PodPlaced, PodResized
 from tests.simulation.loop import rest
 from tests.simulation.weather import Weather
@@ -35,12 +35,12 @@ class FailingTarget:
             return Failed("the API server is busy", final=False)
         return Bound()
 
-    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+    async def evict(self, evicted: PodEvicted) -> Failed | None:
         """See Target."""
         await rest(self._chance.uniform(*CALL_S))
         if self._weather.strikes("bind failed", self._chance):
             return Failed(f"pod {evicted.pod} is not let go of yet", final=False)
-        return Evicted()
+        return None
 
     async def resize(self, resized: PodResized) -> Failed | None:
         """See Target."""

@@ -77,10 +77,6 @@ class Failed(msgspec.Struct, frozen=True):
     waits: bool = False
 
 
-class Evicted(msgspec.Struct, frozen=True):
-    """The pod is told to go, or has gone; its end is for the watcher to tell."""
-
-
 Outcome = Bound | Failed
 
 
@@ -90,8 +86,11 @@ class Target(Protocol):
     async def bind(self, placed: PodPlaced) -> Outcome:
         """Bind the pod. What goes wrong is an outcome, not an exception."""
 
-    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
-        """Let the pod end, with the grace that is its own. As `bind` it may be asked again."""
+    async def evict(self, evicted: PodEvicted) -> Failed | None:
+        """Let the pod end, with the grace that is its own. As `bind` it may be asked again.
+
+        None once it is told to go, or has gone; its end is for the watcher to tell.
+        """
 
     async def resize(self, resized: PodResized) -> Failed | None:
         """Let the pod say what it holds now. `final`: there is no such pod any more."""
@@ -104,9 +103,8 @@ class LocalTarget:
         """See `Target`."""
         return Bound()
 
-    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:  # noqa: ARG002 - as above
+    async def evict(self, evicted: PodEvicted) -> Failed | None:
         """See `Target`: its source reads the event, and lets the pod go."""
-        return Evicted()
 
     async def resize(self, resized: PodResized) -> Failed | None:  # noqa: ARG002 - as above
         """See `Target`: the ledger says it."""
@@ -275,12 +273,12 @@ class Binding:
         if self._state.evictions.get(evicted.pod) != evicted:
             await self._done(delivery, "passed over")
             return
-        outcome = await _in_time(self._target.evict(evicted))
-        if isinstance(outcome, Evicted):
+        failed = await _in_time(self._target.evict(evicted))
+        if failed is None:
             await self._done(delivery, "evicted")
             return
         name = f"{evicted.namespace}/{evicted.name}"
-        _log.warning("pod %s cannot be evicted yet: %s", name, outcome.message)
+        _log.warning("pod %s cannot be evicted yet: %s", name, failed.message)
         self._outcomes.labels("not evicted yet").inc()
         await delivery.retry(BACK_OFF.after(delivery.attempt))
 

@@ -134,17 +134,10 @@ EARLY: Final = 0.5
 """Of it: whoever asks again does so at a time of its own."""
 
 
-class Room:
-    """How many bytes the lanes hold together, of how many requests."""
-
-    taken = 0
-    unanswered = 0
-
-
 class Lane:
     """The requests of one node, in the order in which they came."""
 
-    def __init__(self, node: str, now_s: float, room: Room) -> None:
+    def __init__(self, node: str, now_s: float, lanes: Lanes) -> None:
         self.node = node
         self.held = ""
         self.held_s = 0.0
@@ -157,19 +150,19 @@ class Lane:
         self._used: dict[tuple[str, ...], tuple[float, str]] = {}
         self._unanswered = 0
         self._bytes = 0
-        self._room = room
+        self._lanes = lanes
 
     def put(self, request: Request) -> bool:
         """Queue it, if there is room."""
         size = len(request.payload)
         if self._unanswered >= UNANSWERED_MAX or self._bytes + size > UNANSWERED_BYTES_MAX:
             return False
-        if self._room.taken + size > BYTES_OF_ALL_MAX:
+        if self._lanes.taken + size > BYTES_OF_ALL_MAX:
             return False
         self._unanswered += 1
         self._bytes += size
-        self._room.unanswered += 1
-        self._room.taken += size
+        self._lanes.unanswered += 1
+        self._lanes.taken += size
         self._waiting.append(request)
         return True
 
@@ -181,8 +174,8 @@ class Lane:
         """It was answered, or never will be."""
         self._unanswered -= 1
         self._bytes -= len(request.payload)
-        self._room.unanswered -= 1
-        self._room.taken -= len(request.payload)
+        self._lanes.unanswered -= 1
+        self._lanes.taken -= len(request.payload)
 
     def pace(self, request: Request, now_s: float) -> float:
         """For how many seconds to wait before it is read: by number, and by size."""
@@ -230,7 +223,8 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lanes: OrderedDict[str, Lane] = OrderedDict()
-        self._room = Room()
+        # How many bytes the lanes hold together, of how many requests that wait.
+        self.taken = self.unanswered = 0
 
     def of(self, node: str, now_s: float) -> Lane | None:
         """Its lane; None where there are too many, which only an intruder could bring about."""
@@ -245,14 +239,9 @@ class Lanes:
                     self._lanes.move_to_end(oldest.node)
             if len(self._lanes) >= LANES_MAX:
                 return None
-            lane = self._lanes[node] = Lane(node, now_s, self._room)
+            lane = self._lanes[node] = Lane(node, now_s, self)
         self._lanes.move_to_end(node)
         return lane
-
-    @property
-    def unanswered(self) -> int:
-        """How many requests wait, of all nodes together."""
-        return self._room.unanswered
 
 
 class Held(Struct, frozen=True):

@@ -12,7 +12,6 @@ from apportion.binder.binding import (
     TURN,
     Binding,
     Bound,
-    Evicted,
     Failed,
     Outcome,
 )
@@ -63,17 +62,17 @@ SUBJECT = "apportion.v1.placement.n"
 class Answers:
     """A target that gives the answers of a test, in order, and counts the asking."""
 
-    def __init__(self, *outcomes: Outcome | Evicted | None) -> None:
+    def __init__(self, *outcomes: Outcome | None) -> None:
         self._outcomes = list(outcomes)
         self.asked = 0
         self.expected = PLACED
 
-    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+    async def evict(self, evicted: PodEvicted) -> Failed | None:
         """The next answer."""
         assert evicted == EVICTED
         self.asked += 1
         outcome = self._outcomes.pop(0)
-        assert isinstance(outcome, Evicted | Failed)
+        assert outcome is None or isinstance(outcome, Failed)
         return outcome
 
     async def resize(self, resized: PodResized) -> Failed | None:
@@ -117,7 +116,7 @@ class Handed:
 class Desk:
     """A binding over a state in which pod p is placed at revision 7, and what it appended."""
 
-    def __init__(self, *outcomes: Outcome | Evicted | None) -> None:
+    def __init__(self, *outcomes: Outcome | None) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
         self.pod = PodState(submitted, b"", 1, "", attempt=3)
         self.pod.phase, self.pod.placed_revision = Phase.PLACED, 7
@@ -326,7 +325,7 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
             await asyncio.Event().wait()
             raise AssertionError(placed)
 
-        async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+        async def evict(self, evicted: PodEvicted) -> Failed | None:
             await asyncio.Event().wait()
             raise AssertionError(evicted)
 
@@ -350,7 +349,7 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_an_eviction_is_tried_until_it_has_effect() -> None:
     """It is acknowledged once the pod is told to go, and nothing is written of it."""
-    desk = Desk(Failed("forbidden", final=False), Evicted())
+    desk = Desk(Failed("forbidden", final=False), None)
     desk.state.evictions["p"] = EVICTED
     assert (await desk.settle(EVICTED)).answer == f"retry in {BACK_OFF.after(1)}"
     assert (await desk.settle(EVICTED, attempt=2)).answer == "ack"
@@ -370,7 +369,7 @@ async def test_a_target_that_never_answers_an_eviction(monkeypatch: pytest.Monke
     desk = Desk()
 
     class Silent(Answers):
-        async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+        async def evict(self, evicted: PodEvicted) -> Failed | None:
             await asyncio.Event().wait()
             raise AssertionError(evicted)
 

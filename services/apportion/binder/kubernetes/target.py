@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from apportion.binder.binding import Bound, Evicted, Failed, Outcome
+from apportion.binder.binding import Bound, Failed, Outcome
 from apportion.binder.kubernetes.allocatable import Allocatable
 from apportion.binder.kubernetes.claims import ClaimBinding, VolumeBinding, has_claims
 from apportion.core.explain.text import words
@@ -216,7 +216,7 @@ class KubernetesTarget:
             return Failed(str(error), final=False, unknown=True)
         return problem if isinstance(outcome, _Unclear) else outcome
 
-    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+    async def evict(self, evicted: PodEvicted) -> Failed | None:
         """See `Target`. The pod says why it goes, and the one for which it goes where it will be.
 
         Source: kube-scheduler's preemption. The pod gets the condition DisruptionTarget, is deleted
@@ -248,7 +248,7 @@ class KubernetesTarget:
             await self._patch_status(namespace, name, evicted.beneficiary, where)
         except KubeUnavailable as error:
             return Failed(str(error), final=False, unknown=True)
-        return Evicted()
+        return None
 
     async def resize(self, resized: PodResized) -> Failed | None:
         """See `Target`: the annotations are those of a binding with these shares, and

@@ -75,10 +75,9 @@ class Beginning(msgspec.Struct, frozen=True):
 class Snapshots:
     """The snapshots of one ledger, over one connection."""
 
-    def __init__(self, wire: Wire, *, kept: int = KEPT) -> None:
+    def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._bucket = Bucket(wire, BUCKET)
-        self._kept = kept
         self._beginning = Bucket(wire, BEGINNING)
 
     async def create(self, *, replicas: int) -> None:
@@ -234,13 +233,13 @@ class Snapshots:
         # Keep the newest, the newest attested and our own; free what a dead writer left.
         written, attested = await self.written(), await self.attested()
         believed = [each for each in written if each.key in attested]
-        named = {each.entry.nuid for each in (*written[: self._kept], *believed[: self._kept - 1])}
+        named = {each.entry.nuid for each in (*written[:KEPT], *believed[: KEPT - 1])}
         named.add(nuid)
         kept = [each for each in written if each.entry.nuid in named]
         for each in written:
             if each not in kept:
                 await self._bucket.delete(each.entry)
-        oldest = f"{kept[-1].revision:0{_DIGITS}}" if len(kept) >= self._kept else ""
+        oldest = f"{kept[-1].revision:0{_DIGITS}}" if len(kept) >= KEPT else ""
         for unnamed in await self._bucket.pieces() - named:
             if unnamed < oldest:  # a newer one may be another scheduler's that is writing now
                 await self._bucket.forget_pieces(unnamed)

@@ -99,12 +99,12 @@ def _shared(service: str, clock: Clock) -> list[Processor]:
 def _renderer(form: LogFormat, stream: TextIO) -> Processor:
     """The last step: the whole line, with the passwords blanked wherever in it they were."""
     render: Processor = structlog.processors.JSONRenderer(default=str)
-    shape = one_event_a_line if form == "console" else _as_it_is  # JSON escapes by itself
     if form == "console":
         render = structlog.dev.ConsoleRenderer(colors=stream.isatty())
 
     def blanked(logger: WrappedLogger, method: str, event: EventDict) -> str:
-        return blank_passwords(str(render(logger, method, shape(event))))
+        shown = one_event_a_line(event) if form == "console" else event  # JSON escapes by itself
+        return blank_passwords(str(render(logger, method, shown)))
 
     return blanked
 
@@ -120,7 +120,3 @@ def one_event_a_line(event: EventDict) -> EventDict:
         else:
             shown[key] = value if text is None else escaped(text)
     return shown
-
-
-def _as_it_is(event: EventDict) -> EventDict:
-    return event

@@ -159,15 +159,10 @@ class Metrics:
         name: str,
         meaning: str,
         labels: Sequence[str] = (),
-        *,
-        buckets: Sequence[float] = SECONDS,
     ) -> Histogram:
-        """A distribution; in seconds unless `buckets` say otherwise."""
+        """A distribution of times in seconds, by these labels."""
         return self._once(
-            name,
-            lambda: Histogram(
-                name, meaning, labels, registry=self.registry, buckets=tuple(buckets)
-            ),
+            name, lambda: Histogram(name, meaning, labels, registry=self.registry, buckets=SECONDS)
         )
 
     def _once(self, name: str, make: Callable[[], M]) -> M:

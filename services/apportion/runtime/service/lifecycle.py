@@ -168,7 +168,6 @@ def run_service(
     main: Body,
     config: ServiceConfig,
     *,
-    clock: Clock | None = None,
     small: bool = False,
     guard: Guard | None = None,
 ) -> int:
@@ -188,7 +187,7 @@ def run_service(
         )
         return EXIT_CONFIG
     with asyncio.Runner(loop_factory=None if small else _fast_loop) as runner:
-        code = runner.run(_serve(name, main, config, clock=clock or SystemClock(), guard=guard))
+        code = runner.run(_serve(name, main, config, guard))
         if code == EXIT_STUCK:
             _leave(code)  # closing the loop would wait for the very tasks that are stuck
         # It also waits for threads, and a look-up of a name takes twenty seconds to fail.
@@ -214,11 +213,9 @@ async def _serve(
     name: str,
     main: Body,
     config: ServiceConfig,
-    *,
-    clock: Clock,
     guard: Guard | None,
 ) -> int:
-    service = Service(name, config, clock=clock)
+    service = Service(name, config, clock=SystemClock())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stopping.set)
