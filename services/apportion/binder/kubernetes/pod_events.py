@@ -54,6 +54,7 @@ from apportion_schemas import (
     PodRefused,
     PodRejected,
     PodResized,
+    PodSubmitted,
     ShareBreached,
 )
 from apportion_schemas.decoding import from_outside
@@ -164,10 +165,10 @@ class Telling:
         elif isinstance(data, PodEvicted) and change.pod is not None:
             # Both sides hear of it, the one that goes and the one for which it goes.
             said, revision = words.eviction(data), self._state.revision
-            self._note(_tale(change.pod, "Preempted", said, revision, kind="Normal"))
+            self._note(_tale(change.pod.submitted, "Preempted", said, revision, kind="Normal"))
             other = self._state.pods.get(data.beneficiary)
             if other is not None:
-                self._note(_tale(other, "Preempting", said, revision, kind="Normal"))
+                self._note(_tale(other.submitted, "Preempting", said, revision, kind="Normal"))
         elif isinstance(data, HEALTH) and change.node is not None:
             for pod, recovered in self._failed.news(change.node):
                 self._note(_recovered(pod, recovered, self._state.revision))
@@ -426,37 +427,30 @@ def _event_name(tale: Tale) -> str:
 
 
 def _rejected(data: PodRejected) -> Tale:
-    return Tale(
-        uid=data.uid,
-        namespace=data.namespace,
-        name=data.name,
-        kind="Warning",
-        reason="Rejected",
-        message=_cut(event_text.rejection_words(data)),
-        unschedulable=True,
-    )
+    said = event_text.rejection_words(data)
+    return _tale(data, "Rejected", said, 0, unschedulable=True)
 
 
 def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None:
     """What an event of the ledger says to the owner of a pod, if anything."""
+    about = pod.submitted
     match data:
-        case PodRefused() if pod.submitted.chooser:
+        case PodRefused() if about.chooser:
             return None  # kube-scheduler asked, tells the reason, and keeps the condition
         case PodRefused():
             said = event_words(state, pod, data)
-            tale = _tale(pod, "FailedScheduling", said, revision)
-            return msgspec.structs.replace(tale, unschedulable=True)
+            return _tale(about, "FailedScheduling", said, revision, unschedulable=True)
         case BindFailed():
-            return _tale(pod, "FailedBinding", f"{data.node}: {data.message}", revision)
+            return _tale(about, "FailedBinding", f"{data.node}: {data.message}", revision)
         case AllocationFailed():
-            return _tale(pod, "FailedAllocation", f"{data.node}: {data.message}", revision)
+            return _tale(about, "FailedAllocation", f"{data.node}: {data.message}", revision)
         case ShareBreached():
-            return _tale(pod, "ShareBreached", event_text.breach_words(data), revision)
+            return _tale(about, "ShareBreached", event_text.breach_words(data), revision)
         case PodBound():
             return _scheduled(pod, revision)
         case PodResized():
             said = f"holds {event_text.shares_words(data.shares)}; {event_text.CORES_LATER}"
-            return _tale(pod, "Resized", said, revision, kind="Normal")
+            return _tale(about, "Resized", said, revision, kind="Normal")
     return None
 
 
@@ -465,36 +459,36 @@ def _scheduled(pod: PodState, revision: int) -> Tale | None:
         return None
     held = event_text.listed([event_text.share_words(share) for share in pod.placement.shares])
     message = f"bound to {pod.placement.node}: {held or 'no device'}"
-    return _tale(pod, SCHEDULED, message, revision, kind="Normal")
+    return _tale(pod.submitted, SCHEDULED, message, revision, kind="Normal")
 
 
 def _undeclared(pod: PodState) -> Tale:
     said = words.undeclared(pod.submitted.group)
-    tale = _tale(pod, "FailedScheduling", said, pod.submitted_revision)
-    return msgspec.structs.replace(tale, unschedulable=True)
+    revision = pod.submitted_revision
+    return _tale(pod.submitted, "FailedScheduling", said, revision, unschedulable=True)
 
 
 def _failed(state: State, pod: PodState, revision: int) -> Tale | None:
     failed = failed_devices(state, pod)
-    return _tale(pod, "DeviceFailed", failed_words(failed), revision) if failed else None
+    return _tale(pod.submitted, "DeviceFailed", failed_words(failed), revision) if failed else None
 
 
 def _recovered(pod: PodState, device: str, revision: int) -> Tale | None:
     if not device:
         return None
     said = f"its device {words.device_words(device)} has recovered"
-    return _tale(pod, "DeviceRecovered", said, revision, kind="Normal")
+    return _tale(pod.submitted, "DeviceRecovered", said, revision, kind="Normal")
 
 
 def _tale(
-    pod: PodState,
+    about: PodSubmitted | PodRejected,
     reason: str,
     message: str,
     revision: int,
     *,
     kind: Literal["Normal", "Warning"] = "Warning",
+    unschedulable: bool = False,
 ) -> Tale:
-    about = pod.submitted
     return Tale(
         uid=about.uid,
         namespace=about.namespace,
@@ -503,6 +497,7 @@ def _tale(
         reason=reason,
         message=_cut(message),
         revision=revision,
+        unschedulable=unschedulable,
     )
 
 
