@@ -154,3 +154,14 @@ def _touching(name: str) -> Iterator[str]:
         yield f"$JS.API.CONSUMER.{verb}.{_STREAM}.{name}"
     yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.{name}.>"
     yield f"$JS.FC.{_STREAM}.{name}.>"
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subject is one of a pattern of NATS: `*` is one token, `>` all that follow."""
+    wanted, found = pattern.split("."), subject.split(".")
+    for place, part in enumerate(wanted):
+        if part == ">":
+            return len(found) > place
+        if place >= len(found) or part not in ("*", found[place]):
+            return False
+    return len(wanted) == len(found)

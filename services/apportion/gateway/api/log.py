@@ -16,6 +16,7 @@ from apportion.core.answers.past import LogEntry, LogPage, LogRow
 from apportion.core.explain.tenant_redaction import UNKNOWN, namespaces_of
 from apportion.core.explain.text.answer_text import log_with_text
 from apportion.core.explain.text.event_text import Teller
+from apportion.core.identity.permissions import matches
 from apportion.core.ledger.rules import Rules
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.query import (
@@ -189,17 +190,6 @@ def filter_of(query: LogQuery) -> Filter:
     if subject and not subject.startswith(SUBJECT_PREFIX):
         subject = SUBJECT_PREFIX + subject
     return Filter(type=kind, subject=subject, text=query.text)
-
-
-def matches(pattern: str, subject: str) -> bool:
-    """Whether a subject is one of a pattern of NATS: `*` is one token, `>` all that follow."""
-    wanted, found = pattern.split("."), subject.split(".")
-    for place, part in enumerate(wanted):
-        if part == ">":
-            return len(found) > place
-        if place >= len(found) or part not in ("*", found[place]):
-            return False
-    return len(wanted) == len(found)
 
 
 def row_of(record: Record, teller: Teller, rules: Rules) -> LogRow:

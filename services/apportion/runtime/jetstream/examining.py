@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from apportion.core.doctor.facts import LedgerFacts, Skew
+from apportion.core.identity.permissions import matches
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import Connection
 from apportion.runtime.jetstream.snapshots import Snapshots
@@ -146,14 +147,4 @@ async def _missing(wire: Wire, user: str) -> tuple[str, ...] | None:
 
 def covers(patterns: Collection[str], subject: str) -> bool:
     """Whether one of the patterns, with NATS' wildcards, takes the subject."""
-    tokens = subject.split(".")
-    return any(_matches(pattern.split("."), tokens) for pattern in patterns)
-
-
-def _matches(pattern: list[str], tokens: list[str]) -> bool:
-    for place, each in enumerate(pattern):
-        if each == ">":
-            return len(tokens) > place
-        if place >= len(tokens) or each not in ("*", tokens[place]):
-            return False
-    return len(pattern) == len(tokens)
+    return any(matches(pattern, subject) for pattern in patterns)

@@ -3,8 +3,9 @@
 import pytest
 
 from apportion.core.explain.text.event_text import Teller
+from apportion.core.identity.permissions import matches
 from apportion.core.ledger.rules import Rules
-from apportion.gateway.api.log import Filter, LogQuery, filter_of, matches, row_of
+from apportion.gateway.api.log import Filter, LogQuery, filter_of, row_of
 from apportion.gateway.api.query import RequestRefused, parsed
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import Event, NodeCordoned, encode, subject_of
