@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, NamedTuple
 
 from apportion.agent.kubelet import kubelet_pb2 as pb
@@ -45,31 +46,25 @@ class Meant(NamedTuple):
     container: str
 
 
+@dataclass(slots=True, eq=False)
 class Handing:
     """Answers the `Allocate` of one node."""
 
-    def __init__(
-        self,
-        holders: Holders,
-        view: NodeView,
-        plan: Callable[[Claim, str], Edits],
-        *,
-        devices: Callable[[], Mapping[str, Device]],
-        families: Callable[[str], Collection[str]],
-    ) -> None:
-        """`plan` is `SharePreparing.plan`, `families` are those that a resource's name counts."""
-        self._holders = holders
-        self._view = view
-        self._plan = plan
-        self._devices = devices
-        self._families = families
+    holders: Holders
+    view: NodeView
+    plan: Callable[[Claim, str], Edits]
+    """`SharePreparing.plan`."""
+    _: KW_ONLY
+    devices: Callable[[], Mapping[str, Device]]
+    families: Callable[[str], Collection[str]]
+    """Those of the devices that a resource's name counts."""
 
     async def answer(self, resource: str, slots: int) -> Any:
         """The kubelet's answer for a container that is given so many slots."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 claim, container = await self._meant(resource, slots)
-            edits = self._plan(claim, container)
+            edits = self.plan(claim, container)
         except TimeoutError:
             problem = f"the ledger names no pod that is to get {slots} of {resource} now"
         except (NotPrepared, GrantRefused) as error:
@@ -83,12 +78,12 @@ class Handing:
         """As soon as there is one. Raises NotPrepared: the kubelet's books cannot be read."""
         settled = False
         while True:
-            found = self._newest(resource, slots, await self._holders.allocated(resource))
-            if found is not None and (settled or not self._view.unbound()):
+            found = self._newest(resource, slots, await self.holders.allocated(resource))
+            if found is not None and (settled or not self.view.unbound()):
                 return found
             try:
                 async with asyncio.timeout(None if found is None else SETTLE_S):
-                    await self._view.another()
+                    await self.view.another()
             except TimeoutError:
                 settled = True
 
@@ -96,7 +91,7 @@ class Handing:
         self, resource: str, slots: int, allocated: Mapping[str, Collection[str]]
     ) -> Meant | None:
         """The claim that was bound last, and its first container that waits for so many slots."""
-        waiting = [claim for pod, claim in self._view.held.items() if pod not in self._view.answers]
+        waiting = [claim for pod, claim in self.view.held.items() if pod not in self.view.answers]
         for claim in sorted(waiting, key=lambda claim: claim.bound_revision, reverse=True):
             done = allocated.get(claim.pod, ())
             sizes = self._sizes(claim, resource)
@@ -107,7 +102,7 @@ class Handing:
 
     def _sizes(self, claim: Claim, resource: str) -> dict[str, int]:
         """How many slots of the resource each container asks for, in the order of the asking."""
-        families, devices = self._families(resource), self._devices()
+        families, devices = self.families(resource), self.devices()
         by_container: dict[str, list[Share]] = {}
         for share in (*claim.placed.borrowed, *claim.placed.shares):
             by_container.setdefault(share.container, []).append(share)

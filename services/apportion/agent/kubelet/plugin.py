@@ -13,6 +13,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,6 +71,7 @@ def slot_key(path: Path) -> bytes:
     return key
 
 
+@dataclass(slots=True, eq=False)
 class Plugin:
     """The server of one count name, on a socket in the kubelet's folder.
 
@@ -77,32 +79,20 @@ class Plugin:
     admits no pod that names it then unless a plugin offers it. Such devices mean nothing.
     """
 
-    def __init__(
-        self,
-        resource: str,
-        holders: Holders,
-        preparing: Preparing,
-        specifications: Specifications,
-        seconds: Histogram,
-        *,
-        key: bytes,
-        handing: Handing | None = None,
-        is_amount: bool = False,
-    ) -> None:
-        """`key` makes the names of slots. `handing` says at `Allocate` what a container gets;
-        without it, CDI does at its start.
-        """
-        self.resource = resource
-        self._holders = holders
-        self._preparing = preparing
-        self._specifications = specifications
-        self._handing = handing
-        self._slots: list[str] = []
-        self._changed = asyncio.Condition()
-        self._server: grpc.aio.Server | None = None
-        self._took = seconds
-        self._key = key
-        self._is_amount = is_amount
+    resource: str
+    holders: Holders
+    preparing: Preparing
+    specifications: Specifications
+    seconds: Histogram
+    _: KW_ONLY
+    key: bytes
+    """Makes the names of slots."""
+    handing: Handing | None = None
+    """Says at `Allocate` what a container gets; without it, CDI does at its start."""
+    is_amount: bool = False
+    _slots: list[str] = field(default_factory=list, init=False)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition, init=False)
+    _server: grpc.aio.Server | None = field(default=None, init=False)
 
     @property
     def endpoint(self) -> str:
@@ -112,18 +102,18 @@ class Plugin:
     def options(self) -> Any:
         """Whether it wants to be asked before a container starts."""
         return pb.Options(
-            pre_start_required=not self._is_amount, get_preferred_allocation_available=False
+            pre_start_required=not self.is_amount, get_preferred_allocation_available=False
         )
 
     async def offer(self, count: int) -> None:
         """Have this many slots from now on; the kubelet is told at once."""
-        count = min(count, AMOUNT_MAX) if self._is_amount else count
+        count = min(count, AMOUNT_MAX) if self.is_amount else count
         if count != len(self._slots):
             async with self._changed:
                 self._slots = (
                     amount_names(count)
-                    if self._is_amount
-                    else slot_names(self.resource, count, self._key)
+                    if self.is_amount
+                    else slot_names(self.resource, count, self.key)
                 )
                 self._changed.notify_all()
 
@@ -166,14 +156,14 @@ class Plugin:
                     await self._changed.wait()
 
     async def _allocate(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
-        with self._took.labels("allocate").time():
+        with self.seconds.labels("allocate").time():
             answer = pb.AllocateResponse()
             for container in request.containers:
                 slots = sorted(container.slots)
-                if self._is_amount:
+                if self.is_amount:
                     answer.containers.add()
-                elif self._handing is not None:
-                    answer.containers.append(await self._handing.answer(self.resource, len(slots)))
+                elif self.handing is not None:
+                    answer.containers.append(await self.handing.answer(self.resource, len(slots)))
                 else:
                     # By their names, in whichever of three ways the runtime knows.
                     names = [device_name(slot) for slot in slots]
@@ -185,7 +175,7 @@ class Plugin:
             return answer
 
     async def _pre_start(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        with self._took.labels("prestart").time():
+        with self.seconds.labels("prestart").time():
             try:
                 await self._prepare(frozenset(request.slots))
             except (NotPrepared, OSError) as error:
@@ -194,10 +184,10 @@ class Plugin:
             return pb.Empty()
 
     async def _prepare(self, slots: frozenset[str]) -> None:
-        if slots.isdisjoint(self._slots) and await self._holders.foreign(self.resource, slots):
+        if slots.isdisjoint(self._slots) and await self.holders.foreign(self.resource, slots):
             _log.info("an older container starts with what another plugin gave it")
             return
-        holder = await self._holders.find(self.resource, slots)
-        edits = await self._preparing.prepare(holder)
-        if self._handing is None:
-            await asyncio.to_thread(self._specifications.write, holder.slots, edits)
+        holder = await self.holders.find(self.resource, slots)
+        edits = await self.preparing.prepare(holder)
+        if self.handing is None:
+            await asyncio.to_thread(self.specifications.write, holder.slots, edits)

@@ -13,6 +13,7 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -90,50 +91,39 @@ class Hands(NamedTuple):
     rounds: Rounds
 
 
+@dataclass(slots=True, eq=False)
 class SharePreparing:
     """Prepares the containers of one node; see `port.Preparing`."""
 
-    def __init__(
-        self,
-        view: NodeView,
-        devices: Callable[[], dict[str, Device]],
-        answer: Answer,
-        hands: Hands,
-        granted: Callable[[Held], Grant],
-        *,
-        at_allocate: bool = False,
-        handed: BootBook[str] | None = None,
-        may_be_unheld: Callable[[str], bool] = lambda _namespace: False,
-    ) -> None:
-        """`at_allocate`: containers have what they get before they are prepared for. `handed` is
-        the node's own book of what was handed out to which pod. `may_be_unheld`: whether containers
-        of a namespace may decline HAMi-core.
-        """
-        self._may_be_unheld = may_be_unheld
-        self._handed = handed
-        self._view = view
-        self._devices = devices
-        self._answer = answer
-        self._hands = hands
-        self._granted = granted
-        self._at_allocate = at_allocate
-        self._plans: dict[str, tuple[Claim, tuple[Kept, ...]]] = {}
-        self._planned_as: tuple[object, object] = (None, None)
+    view: NodeView
+    devices: Callable[[], dict[str, Device]]
+    answer: Answer
+    hands: Hands
+    granted: Callable[[Held], Grant]
+    _: KW_ONLY
+    at_allocate: bool = False
+    """Containers have what they get before they are prepared for."""
+    handed: BootBook[str] | None = None
+    """The node's own book of what was handed out to which pod."""
+    may_be_unheld: Callable[[str], bool] = lambda _namespace: False
+    """Whether containers of a namespace may decline HAMi-core."""
+    _plans: dict[str, tuple[Claim, tuple[Kept, ...]]] = field(default_factory=dict, init=False)
+    _planned_as: tuple[object, object] = field(default=(None, None), init=False)
 
     async def prepare(self, holder: Holder) -> Edits:
         """See `port.Preparing`."""
         claim = await self._claim(holder)
         self._check_doubtful(claim)
         try:
-            async with self._hands.rounds.preparing():
+            async with self.hands.rounds.preparing():
                 prepared = await self._made(claim, holder)
-            if self._handed is not None:
-                await asyncio.to_thread(self._handed.note, claim.pod, _digest(claim))
+            if self.handed is not None:
+                await asyncio.to_thread(self.handed.note, claim.pod, _digest(claim))
         except (GrantRefused, NotMade, RegionInvalid, OSError) as error:
             problem = f"the share of {_name(claim)} cannot be prepared: {error}"[:TEXT_MAX]
-            await self._answer(claim, problem)
+            await self.answer(claim, problem)
             raise NotPrepared(problem) from None
-        if not await self._answer(claim, ""):
+        if not await self.answer(claim, ""):
             raise NotPrepared(f"{_name(claim)} is not placed here any more, the ledger says")
         return prepared.edits
 
@@ -142,7 +132,7 @@ class SharePreparing:
 
         Phase and annotations of a pod are what somebody wrote. Raises NotPrepared.
         """
-        book = self._handed
+        book = self.handed
         if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
             return
         problem = (
@@ -161,15 +151,15 @@ class SharePreparing:
         ledger was given nothing by us. Invariant: once the ledger was read to its end, no container
         of ours uses a share that is not named here.
         """
-        pods = await self._hands.books.pods() - {but}
-        claims = [claim.placed for pod, claim in self._view.held.items() if pod in pods]
+        pods = await self.hands.books.pods() - {but}
+        claims = [claim.placed for pod, claim in self.view.held.items() if pod in pods]
         return [share for each in claims for share in (*each.shares, *each.borrowed)]
 
     def plan(self, claim: Claim, container: str) -> Edits:
         """What a container of the claim gets, before anything is made. Raises GrantRefused."""
         own = {share.container for share in claim.placed.shares}
         source = claim.placed.shares if container in own else claim.placed.borrowed
-        return self._granted(self._held(claim, container, source)).edits
+        return self.granted(self._held(claim, container, source)).edits
 
     def kept(self, configuration: object) -> list[Kept]:
         """What the regions of all containers here have to contain, by the ledger.
@@ -177,12 +167,12 @@ class SharePreparing:
         Plans are made again only for claims that are new or changed, and all of them once the
         configuration or the devices are others.
         """
-        planned_as = configuration, self._devices()
+        planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()
             self._planned_as = planned_as
         before, self._plans = self._plans, {}
-        for pod, claim in self._view.held.items():
+        for pod, claim in self.view.held.items():
             known = before.get(pod)
             if known is None or known[0] is not claim:
                 known = claim, tuple(self._kept(claim))
@@ -195,7 +185,7 @@ class SharePreparing:
         for names, source in ((own, claim.placed.shares), (lent, claim.placed.borrowed)):
             for container in sorted(names):
                 try:
-                    plan = self._granted(self._held(claim, container, source)).region
+                    plan = self.granted(self._held(claim, container, source)).region
                 except GrantRefused:
                     continue  # a start of it says why
                 if plan is not None:
@@ -206,16 +196,16 @@ class SharePreparing:
 
         One that has not started is held to it when it does.
         """
-        claim = self._view.held.get(pod)
+        claim = self.view.held.get(pod)
         if claim is None:
             return
         for container in dict.fromkeys(share.container for share in claim.placed.shares):
             try:
-                plan = self._granted(self._held(claim, container, claim.placed.shares)).region
+                plan = self.granted(self._held(claim, container, claim.placed.shares)).region
             except GrantRefused as error:
                 _log.warning("container %s of %s: %s", container, _name(claim), error)
                 continue
-            if plan is not None and await asyncio.to_thread(self._hands.regions.resize, plan):
+            if plan is not None and await asyncio.to_thread(self.hands.regions.resize, plan):
                 _log.info(
                     "container %s of %s: held to its new memory, and to its new cores from the "
                     "next process on",
@@ -233,14 +223,14 @@ class SharePreparing:
             RegionInvalid: the container has more devices than a region has room for.
             OSError: the disk is full, or may not be written to.
         """
-        hands = self._hands
+        hands = self.hands
         shares, container = self._shares(claim, holder)
         needed: list[Share] = []
-        if any(device.mode in _OF_THE_CARD for device in self._devices().values()):
+        if any(device.mode in _OF_THE_CARD for device in self.devices().values()):
             needed = await self.live_shares(but=claim.pod)
         instances = await hands.instances.ensure(shares, needed)
-        prepared = self._granted(self._held(claim, container, shares, instances))
-        if self._at_allocate:
+        prepared = self.granted(self._held(claim, container, shares, instances))
+        if self.at_allocate:
             _check(holder, claim.of(container), prepared.edits)
         most = largest([*needed, *claim.placed.shares, *claim.placed.borrowed])
         for card in prepared.daemons:
@@ -263,9 +253,9 @@ class SharePreparing:
             claim.pod,
             container,
             shares,
-            self._devices(),
+            self.devices(),
             controls=dict[str, str](claim.placed.controls.get(container, {}).items()),
-            may_be_unheld=self._may_be_unheld(claim.placed.namespace),
+            may_be_unheld=self.may_be_unheld(claim.placed.namespace),
             instances=instances,
         )
 
@@ -273,7 +263,7 @@ class SharePreparing:
         """What the ledger says of the pod, which may be on its way."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                claim = await self._view.bound_claim(holder.pod)
+                claim = await self.view.bound_claim(holder.pod)
         except TimeoutError:
             raise NotPrepared(
                 f"the ledger has no placement on this node of pod {holder.pod} "
@@ -294,7 +284,7 @@ class SharePreparing:
         Raises:
             GrantRefused: the pod holds a device that is not here or not well.
         """
-        if trouble := trouble_of(claim.node, self._devices(), claim):
+        if trouble := trouble_of(claim.node, self.devices(), claim):
             raise GrantRefused(trouble)
         # An init container that has the same slots as a later container gets what that one holds,
         # which is at least as much, since the kubelet does not say which of the two starts.
