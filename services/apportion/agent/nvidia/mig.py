@@ -7,8 +7,6 @@ there already is taken as it is, so each call may be repeated after a death at a
 needed, or what a process runs on, is never destroyed: the driver itself refuses the latter; and an
 instance that this agent did not make is neither destroyed nor given to a container.
 
-Which MIG instances of this node its agent made: only these may be used, cleared or destroyed.
-
 People and NVIDIA's mig-manager make instances too, and an idle one may be about to be used. An
 instance has no mark of its maker, and the same place on the same card gives the same id again, so
 the maker is known from this book alone. Invariants: an instance is in the book before it exists,

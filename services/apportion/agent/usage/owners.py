@@ -77,13 +77,9 @@ class Owners:
         fields = dict(line.partition(":")[::2] for line in status.splitlines())
         ids = fields.get("NSpid", "").split() or [str(pid)]
         name = fields.get("Name", "").strip()
-        return Owner(pod, container, int(ids[-1]), name, _of_container(cgroup))
-
-
-def _of_container(cgroup: str) -> str:
-    """The cgroup right below the pod's: a container may make others in its own."""
-    found = _container_in_cgroup(cgroup)
-    return found[1] if found else ""
+        # The cgroup right below the pod's: a container may make others in its own.
+        own = _container_in_cgroup(cgroup)
+        return Owner(pod, container, int(ids[-1]), name, own[1] if own else "")
 
 
 def _container(mounts: str, pod: str) -> str:
