@@ -10,8 +10,7 @@ Cython translates them as they stand: the Python is the source and says what hap
 nothing was compiled it is what runs (docs/adr/0011). The wheel carries both.
 
 Invariant: a compiled module answers as its source does. One that is older than its source is run by
-no service and no test (`apportion.runtime.process.compilation`).
-"""
+no service and no test (`apportion.runtime.process.compilation`)."""
 
 import ast
 import hashlib
@@ -113,8 +112,7 @@ def compile_all() -> dict[Path, Path]:
     """The compiled modules in the scratch folder, by where they belong below that of sources.
 
     Only what changed since the last time is compiled again; all of it where a declaration did, for
-    Cython does not follow every way in which one module knows the attributes of another.
-    """
+    Cython does not follow every way in which one module knows the attributes of another."""
     from Cython.Build import cythonize  # noqa: PLC0415
     from Cython.Compiler import Options  # noqa: PLC0415
     from setuptools import Distribution, Extension  # noqa: PLC0415
@@ -240,8 +238,7 @@ def declared(source: str, types: Iterable[str]) -> Iterable[str]:
     """What Cython is told of a module: its functions, and these classes with their attributes.
 
     All of it stands in the source: an annotation that names one of the listed classes is taken at
-    its word, and of an attribute one that names a container.
-    """
+    its word, and of an attribute one that names a container."""
     tree = ast.parse(source)
     known = NUMBERS | {name: name for name in types}
     for node in tree.body:
@@ -289,8 +286,7 @@ def _expressions(module: str) -> dict[str, ast.FunctionDef]:
     """The functions of a listed module from numbers to a number that go round and call nothing.
 
     Others have a copy of their own, so that C can write it out where it is called: a call from one
-    extension into another costs as much as three of these.
-    """
+    extension into another costs as much as three of these."""
     if module not in MODULES:
         return {}
     tree = ast.parse(with_constants((SOURCES / source_of(module)).read_text()))
@@ -380,8 +376,7 @@ def translatable(source: str) -> str:
 def with_constants(source: str) -> str:
     """The source with the constants that are `Final[Int64]` written out in functions.
 
-    C computes with a number, and would have to ask Python for what a name stands for.
-    """
+    C computes with a number, and would have to ask Python for what a name stands for."""
     tree = ast.parse(source)
     constants = {**_imported(tree), **_constants(source)}
     lines = source.encode().splitlines(keepends=True)

@@ -1,7 +1,6 @@
 """The tests, one folder per intent.
 
-Invariant: no test and no benchmark runs a compiled module that is older than its source.
-"""
+Invariant: no test and no benchmark runs a compiled module that is older than its source."""
 
 from apportion.runtime.process.compilation import outdated
 

@@ -3,8 +3,7 @@
 By itself Hypothesis draws other examples in every run, and takes one that was slow for a fault, as
 it is where the machine was busy elsewhere: a change would fail by chance for what is none of it.
 More of them, and so others, are drawn with `PROPERTIES_EFFORT=10`, or by
-`--hypothesis-profile=default`.
-"""
+`--hypothesis-profile=default`."""
 
 import logging
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,7 @@ Packages are those of requirements/runtime.txt, with the hashes that an installa
 what each needs and its licence are as it says itself where it is installed. Images are those that
 are pinned by digest. With `--image` the packages of Debian in that image are listed too, as its
 dpkg has them. Invariant: the same locks and image give the same bytes, so no time and no random
-number is in it; the serial number is made of all the rest.
-"""
+number is in it; the serial number is made of all the rest."""
 
 from __future__ import annotations
 

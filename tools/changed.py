@@ -6,8 +6,7 @@ changed file that is not Python belongs to the Python files that name it. `.ci/r
 whatever this says.
 
     python -m tools.changed main            of this branch, and of what is uncommitted, against main
-    python -m tools.changed --list main     only print the files
-"""
+    python -m tools.changed --list main     only print the files"""
 
 import argparse
 import ast

@@ -5,8 +5,7 @@
 
 The rows are in tools/compatibility.toml; a test belongs to the row whose id its name begins with,
 as in `test_A2_...`. Invariant: a row has a test; a difference says what happens here, and has a
-test where that can be tested.
-"""
+test where that can be tested."""
 
 import argparse
 import ast

@@ -8,8 +8,7 @@ that has one already, and no version is forgotten, because old events stay in th
 
     python -m tools.events             write everything
     python -m tools.events --check     say what differs, write nothing
-    python -m tools.events --relock    also accept changes to a version that was never released
-"""
+    python -m tools.events --relock    also accept changes to a version that was never released"""
 
 import argparse
 import hashlib
@@ -54,8 +53,7 @@ def meaning(row: EventType) -> str:
 def event_schema(row: EventType, version: int = 0) -> dict[str, Any]:
     """The JSON Schema of a whole event: the CloudEvents envelope with a payload as its data.
 
-    It is that of the newest version unless another one is asked for.
-    """
+    It is that of the newest version unless another one is asked for."""
     version = version or row.version
     (data,), definitions = msgspec.json.schema_components(
         [row.payload_of(version)], ref_template="#/$defs/{name}"

@@ -6,8 +6,7 @@
 
 How each figure is counted is in the docstring of its function. The tests of tests/tidy hold the
 figures of the structure, and that of sentences in assertions; the others are for people who decide
-what to simplify next.
-"""
+what to simplify next."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def dotted(path: str) -> str:
 def imported(tree: ast.Module, modules: Mapping[str, str]) -> Iterator[str]:
     """The modules that a module imports; of `from package import name`, the module it is in.
 
-    What only a type checker imports is left out.
-    """
+    What only a type checker imports is left out."""
     skipped = {
         inner
         for node in ast.walk(tree)
@@ -240,8 +238,7 @@ def one_importer(house: House) -> list[str]:
     """Modules of fewer than 80 lines that one module imports, unless they are a boundary.
 
     A boundary is a port (it has a Protocol), a plugin, a service's main, a verb, a schema, or what
-    another layer imports: core stays pure.
-    """
+    another layer imports: core stays pure."""
     importers: dict[str, set[str]] = defaultdict(set)
     for name, others in house.imports.items():
         for other in others:

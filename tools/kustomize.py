@@ -6,8 +6,7 @@
 Each template becomes the file of its name, with the values of deploy/helm/kustomize.yaml; those of
 `dra/`, `extender/`, `monitoring/` and `receipts/` as with these on. The ledger server's
 configuration in the chart is the one of the services.
-Invariant: what is rendered is a function of the tree alone.
-"""
+Invariant: what is rendered is a function of the tree alone."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ last line counts the tests of all lanes.
 
     python -m tools.lanes                    all of them, but those of --nightly
     python -m tools.lanes nats simulation    these
-    python -m tools.lanes --nightly          what takes long and rarely fails
-"""
+    python -m tools.lanes --nightly          what takes long and rarely fails"""
 
 import argparse
 import os
@@ -96,8 +95,7 @@ def environment(temporary: str) -> dict[str, str]:
     Tests start hundreds of processes. Where a machine forbids to keep it, each of them compiles
     anew all that it imports, which is more than half of what it takes to start a service. Two
     pytests that share a root for temporary folders sweep the same old ones when they end, and one
-    of them may fail for it.
-    """
+    of them may fail for it."""
     kept = {name: each for name, each in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTEST_DEBUG_TEMPROOT": temporary}
 

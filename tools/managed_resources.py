@@ -5,8 +5,7 @@
 Its configuration has to name them one by one. They are those of the dialects as nobody renamed
 them, so that whoever adds a dialect has no list to keep here.
 
-Invariant: only the list is written; the rest of the file is kept as it stands.
-"""
+Invariant: only the list is written; the rest of the file is kept as it stands."""
 
 from pathlib import Path
 

@@ -4,9 +4,8 @@ Each mutant changes one place of the services, chosen at random by the seed, on 
 without compiled modules, so that what is changed is what runs. Nearest tests come first: those that
 name the changed module, then the simulation for a few seeds, then every fast test there is, and for
 what speaks with Kubernetes those with a real API server, where there is one; the first that fails
-has caught it, unless it fails without the change as well. Left out is what no test
-should hold fast: annotations, texts, logs, metrics, and the command line's own wiring.
-"""
+has caught it, unless it fails without the change as well. Left out is what no test should hold
+fast: annotations, texts, logs, metrics, and the command line's own wiring."""
 
 import argparse
 import ast

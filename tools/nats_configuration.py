@@ -3,8 +3,7 @@
     python -m tools.nats_configuration             write it
     python -m tools.nats_configuration --check     say whether it would change
 
-Invariant: what is written is a function of the table alone.
-"""
+Invariant: what is written is a function of the table alone."""
 
 from __future__ import annotations
 

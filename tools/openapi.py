@@ -3,8 +3,7 @@
     python -m tools.openapi
 
 The schemas are those of the structs that the gateway encodes. Invariant: whatever a client reads
-here about a path, a parameter or a field stands once in the code, where the gateway obeys it.
-"""
+here about a path, a parameter or a field stands once in the code, where the gateway obeys it."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@
 
 A tag is moved by whoever may push it; a digest is the content. The tag stays beside it, for people
 and for the next look. Invariant: `unpinned` finds every image of somebody else's that is named
-without a digest, and every action of a workflow without a commit.
-"""
+without a digest, and every action of a workflow without a commit."""
 
 from __future__ import annotations
 
@@ -62,9 +61,7 @@ def refreshed(text: str, digest_of: Callable[[str], str]) -> str:
 def digest_of(image: str) -> str:
     """The digest of a tag, by the first tool that is there.
 
-    Raises:
-        ClickException: there is no tool, or its registry does not answer with a digest.
-    """
+    Raises ClickException: there is no tool, or its registry does not answer with a digest."""
     tool = next((name for name in TOOLS if shutil.which(name)), None)
     if tool is None:
         raise ClickException(f"no {' or '.join(TOOLS)} to look up {image} with: install one")

@@ -4,8 +4,7 @@
     python -m tools.reference --check     say what differs, write nothing
 
 Command line, API, console, explanations and the laboratory read the descriptors themselves; a page
-of the manual cannot. Invariant: nothing here says what no descriptor does.
-"""
+of the manual cannot. Invariant: nothing here says what no descriptor does."""
 
 import sys
 from collections.abc import Iterator

@@ -12,8 +12,7 @@ DSSE can check it, for one:
         --insecure-ignore-tlog --signature DIST/provenance.intoto.json DIST/FILE
 
 Invariant: `check` passes only where DIST has the files that were signed, with their content, and no
-other.
-"""
+other."""
 
 from __future__ import annotations
 

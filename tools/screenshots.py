@@ -3,8 +3,7 @@
     python -m tools.screenshots [FOLDER] [--page pods] [--theme dark] [--width 390]
 
 A real `apportion up` with 200 nodes, pods of eight namespaces, a node that lost its power, a cordon
-and people who wait, in real Chromium. It is for looking at: no test compares pixels.
-"""
+and people who wait, in real Chromium. It is for looking at: no test compares pixels."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@
 The words around them are written by hand. What an identity may do is of the table in
 `services/apportion/core/identity`, the rows are in tools/security_page.toml. Invariant: every role
 has its worst case, every attack tests of its number in tests/security, and every test that a row
-names is there.
-"""
+names is there."""
 
 import argparse
 import re

@@ -7,8 +7,7 @@ A file counts once it is entered, a function once it is called, and a jump is a 
 into another. The reading is that of `apportion submit -f`: from the file to pods, with everything
 that it warns about. Tables that a process builds once (the names of all dialects) are built before
 the count, as a reader does not step into them; with `--cold` they are counted too. `--pure` counts
-only `read_documents`, from parsed documents to pods.
-"""
+only `read_documents`, from parsed documents to pods."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ document on a NATS subject. This package needs msgspec and the standard library 
 auditor, a billing job or a dashboard can read the ledger without installing a scheduler.
 
 Invariant: what `decode` accepts, `encode` writes back unchanged, and what it does not accept it
-names: an event is never skipped in silence.
-"""
+names: an event is never skipped in silence."""
 
 from apportion_schemas.agreement import DifferenceFound as DifferenceFound
 from apportion_schemas.agreement import LedgerRebuilt as LedgerRebuilt

@@ -1,7 +1,6 @@
 """Where cluster and ledger came to differ, and what was done about it.
 
-In health there is none of these events: whoever counts them knows whether the two agree.
-"""
+In health there is none of these events: whoever counts them knows whether the two agree."""
 
 from typing import Annotated, Literal
 
@@ -32,8 +31,7 @@ class PodAdopted(Payload, frozen=True):
     Another scheduler bound it, or an attempt that was given up, or the ledger was lost. `evidence`
     names the annotation that tells of the shares, `attempt` is the one it speaks of (0: none).
     `pod` is its uid, which `submitted` has as well. `running`: no agent of ours has to hand the
-    shares out, for the kubelet has, or another plugin does.
-    """
+    shares out, for the kubelet has, or another plugin does."""
 
     pod: Name
     node: Name
@@ -49,8 +47,7 @@ class DifferenceFound(Payload, frozen=True):
     """A comparison of the whole found that cluster and ledger differ, in what each of them says.
 
     What can be repaired is, by an event of its own right after this one. `pod` is the uid; where
-    the difference is not about a pod, `name` says what it is about.
-    """
+    the difference is not about a pod, `name` says what it is about."""
 
     kind: DifferenceKind
     name: Name
@@ -63,8 +60,7 @@ class DifferenceFound(Payload, frozen=True):
 class LedgerRebuilt(Payload, frozen=True):
     """A lost ledger is written anew from the annotations of bound pods, of which there are `pods`.
 
-    The PodAdopted of each of them follow; `unread` are those whose devices nobody can tell.
-    """
+    The PodAdopted of each of them follow; `unread` are those whose devices nobody can tell."""
 
     by: Name
     reason: Text

@@ -6,8 +6,7 @@ container, and whether that holds it.
 Agents say over and over that they are there, and nobody stores that. A scheduler that hears nothing
 for a while writes it down, and again when the agent is back. So all readers know which nodes are
 without an agent, and since when. A refused report is told once for each node and cause in an hour,
-however often the agent tries.
-"""
+however often the agent tries."""
 
 from typing import Annotated, Literal
 
@@ -69,8 +68,7 @@ class ShareBreached(Payload, frozen=True):
 
     Granted are `memory_mib` and `cores`. `memory_found_mib` and `cores_found` are the limits that
     its region had if it was `raised`; else the memory in use that the driver counts. An agent
-    reports each code once an hour for each container and device.
-    """
+    reports each code once an hour for each container and device."""
 
     pod: Name
     node: Name
@@ -103,8 +101,7 @@ class NodeHeard(Payload, frozen=True):
 class ReportRefused(Payload, frozen=True):
     """Something that the agent of this node said was not appended.
 
-    `cause` is the name under which it was refused, `message` the first of it in words.
-    """
+    `cause` is the name under which it was refused, `message` the first of it in words."""
 
     node: Name
     cause: Name

@@ -4,8 +4,7 @@ Each payload says so itself: `event` stands above its class and makes its row he
 in the ledger, so a row holds every version of its event. Invariants: one event type has one writer
 and one kind of subject, which no version changes; a version that was written once keeps its fields.
 The JSON Schemas, `asyncapi.yaml` and the table in the documentation are made from the rows; who may
-append to a subject stands in `apportion.core.identity.roles`.
-"""
+append to a subject stands in `apportion.core.identity.roles`."""
 
 import re
 from collections.abc import Callable
@@ -39,8 +38,7 @@ class Older(NamedTuple):
     a module of a package `older`. `lift` takes the JSON object of a payload of this version and
     returns that of the next one. It may change what it is given, and it finds an answer for
     whatever this version allowed: a build that refused what another has applied would hold another
-    state.
-    """
+    state."""
 
     payload: type[Payload]
     lift: Callable[[dict[str, Any]], dict[str, Any]]
@@ -50,8 +48,7 @@ class EventType(NamedTuple):
     """One row: the payload, its subject below `apportion.v1`, and its only writer.
 
     `payload` is of the newest version, which is the one that is written. `older` are those before
-    it, from `first` on. `subject` has fields of the payload in braces, which `subject_of` fills.
-    """
+    it, from `first` on. `subject` has fields of the payload in braces, which `subject_of` fills."""
 
     payload: type[Payload]
     subject: str
@@ -67,8 +64,7 @@ class EventType(NamedTuple):
     @property
     def appender(self) -> str:
         """The role that appends it to the stream: the writer, but for agents, who are not trusted
-        with the ledger: they hand in what they write, and an intake judges and appends it.
-        """
+        with the ledger: they hand in what they write, and an intake judges and appends it."""
         return "intake" if self.writer == "agent" else self.writer
 
     @property
@@ -81,8 +77,7 @@ class EventType(NamedTuple):
         """The version of the first release, or 1 for an event that came later.
 
         Builds before that release counted the versions that they wrote too. Each had some of the
-        fields of `first` and no other, so those are read as `first` is.
-        """
+        fields of `first` and no other, so those are read as `first` is."""
         return self.born or 1
 
     @property
@@ -127,8 +122,7 @@ def event(
 ) -> Callable[[P], P]:
     """Declare a payload as an event: on which subject it stands, and who alone writes it.
 
-    `born` is its number in `BORN`: what comes after the first release has 0.
-    """
+    `born` is its number in `BORN`: what comes after the first release has 0."""
 
     def declare(payload: P) -> P:
         row = EventType(payload, subject, writer, older, _filler(f"{SUBJECTS}.{subject}"))

@@ -41,8 +41,7 @@ class Neighbour(Payload, frozen=True):
 
     They are of one namespace and have the same labels, host ports, disks, volume claims and
     required anti-affinity, which keeps pods away that come after them. `terminating`: the pods are
-    being deleted.
-    """
+    being deleted."""
 
     namespace: Name
     labels: Labels = {}
@@ -60,12 +59,11 @@ class NodeObserved(Payload, frozen=True):
 
     `unhealthy_indexes` are the devices of the annotation `volcano.sh/gpu-unhealthy-ids`.
     `unnamed_families` are families of devices of which pods of other schedulers hold some that
-    nobody names, so that none of them can be offered.
-    `version` is the API server's revision as of which this is so; of two writers, the one with the
-    lower version has nothing to say. 0 where there is no API server. `others` are the pods that
-    other schedulers placed there. `volume_limits`: by CSI driver, how many volumes of it the node
-    can have attached (`spec.drivers[].allocatable.count` of its CSINode).
-    """
+    nobody names, so that none of them can be offered. `version` is the API server's revision as of
+    which this is so; of two writers, the one with the lower version has nothing to say. 0 where
+    there is no API server. `others` are the pods that other schedulers placed there.
+    `volume_limits`: by CSI driver, how many volumes of it the node can have attached
+    (`spec.drivers[].allocatable.count` of its CSINode)."""
 
     node: Name
     ready: bool
@@ -114,8 +112,7 @@ class QueueObserved(Payload, frozen=True):
 
     In `capability` CPU is in thousandths and memory in MiB; whatever is not there is not limited.
     `cards` is `volcano.sh/card.quota`, cards by model: where it is set, one that it leaves out is
-    not for this queue.
-    """
+    not for this queue."""
 
     queue: Name
     weight: Natural = 1
@@ -131,8 +128,7 @@ class QuotaObserved(Payload, frozen=True):
     `hard` is what `spec.hard` says of extended resources, in whole units and under the names that
     it has there: `requests.nvidia.com/gpu`, `limits.nvidia.com/gpumem`. `version` is the API
     server's revision as of which this is so; of two writers, the one with the lower version has
-    nothing to say.
-    """
+    nothing to say."""
 
     namespace: Name
     quota: Name
@@ -153,8 +149,7 @@ class BudgetObserved(Payload, frozen=True):
     """A `PodDisruptionBudget`: how many of the pods that it selects may be evicted now.
 
     `allowed` is `status.disruptionsAllowed`; pods of its namespace are selected by `selector`, and
-    an empty one selects none, which is kube-scheduler's reading. `version` is as of a quota.
-    """
+    an empty one selects none, which is kube-scheduler's reading. `version` is as of a quota."""
 
     namespace: Name
     budget: Name
@@ -186,8 +181,7 @@ class VolumeClaimObserved(Payload, frozen=True):
     `nodes` is where the volume is, or could be: a disjunction of terms as of `NodeConstraints`, and
     empty for anywhere. `single_pod`: no two pods may have it (`ReadWriteOncePod`). `driver` is the
     CSI driver of its volume, or the one that will make it; empty for none that is known. `version`
-    is as of a quota.
-    """
+    is as of a quota."""
 
     namespace: Name
     claim: Name

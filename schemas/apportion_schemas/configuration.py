@@ -108,8 +108,7 @@ class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("
 class PolicyConfiguration(Payload, frozen=True):
     """`policy`: how nodes and devices are preferred; None leaves it as it is.
 
-    `weights` say how much each resource counts where nodes are preferred by their load.
-    """
+    `weights` say how much each resource counts where nodes are preferred by their load."""
 
     nodes: Policy | None = None
     devices: Policy | None = None

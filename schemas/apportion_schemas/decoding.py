@@ -1,8 +1,7 @@
 """Decoding of bytes from outside, with one kind of error for all that can be wrong with them.
 
 msgspec raises RecursionError for a document that is nested too deep, and UnicodeDecodeError for
-text that is not UTF-8. A reader that handles msgspec's own errors alone would end with either.
-"""
+text that is not UTF-8. A reader that handles msgspec's own errors alone would end with either."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -10,8 +10,7 @@ Invariants: `decode` either returns an event whose type, payload and subject are
 catalogue, or raises. `UnknownEvent` means that a newer writer exists, so a reader must stop there;
 all other errors mean that every reader, however new, refuses these bytes. Which it is, and why, no
 reader sees otherwise: a format that is not legal is refused before anybody looks whether it knows
-it, and bytes that nest so deep that a parser may give up, sooner or later, are refused for that.
-"""
+it, and bytes that nest so deep that a parser may give up, sooner or later, are refused for that."""
 
 import re
 from collections.abc import Callable
@@ -63,8 +62,7 @@ class UnreadableEvent(EventError):
 class UnknownEvent(EventError):
     """The type or its version is not in this build's catalogue: a newer writer exists.
 
-    Also where this build fails to lift an older version: another one will not.
-    """
+    Also where this build fails to lift an older version: another one will not."""
 
 
 class InvalidEvent(EventError):
@@ -142,9 +140,7 @@ _NO_STEPS = bytes(set(range(256)) - _STEPS.keys())
 def encode(event: Event) -> bytes:
     """The bytes of an event.
 
-    Raises:
-        InvalidEvent: the event would not be accepted back; nothing bad is ever written.
-    """
+    Raises InvalidEvent: the event would not be accepted back; nothing bad is ever written."""
     row = BY_PAYLOAD[type(event.data)]
     try:
         data = _encode(event.data)
@@ -176,9 +172,7 @@ def decode(payload: bytes, *, subject: str, legal: Legal = lambda _, __: True) -
     `legal` is asked about formats that are not legal on every ledger. Without it whatever this
     build knows is taken, which is for those who look at a record and hold no state.
 
-    Raises:
-        UnreadableEvent, NotEnabledEvent, UnknownEvent, InvalidEvent: see the module.
-    """
+    Raises UnreadableEvent, NotEnabledEvent, UnknownEvent, InvalidEvent: see the module."""
     try:
         wire, data = _parsed(payload, legal)
     except EventError:
@@ -221,11 +215,9 @@ def _parsed(payload: bytes, legal: Legal) -> tuple[_Wire, Any]:
 def _refuse_broken(payload: bytes, legal: Legal, error: Exception) -> NoReturn:
     """Say what is wrong with bytes that are no event of ours.
 
-    Raises:
-        UnknownEvent: they are of a newer build, which may have given an event more attributes.
-        NotEnabledEvent: so they would be, if an operator had said that it may be.
-        UnreadableEvent: they are neither.
-    """
+    Raises UnknownEvent: they are of a newer build, which may have given an event more attributes.
+    Raises NotEnabledEvent: so they would be, if an operator had said that it may be. Raises
+    UnreadableEvent: they are neither."""
     try:
         head = _decode_head(payload)
     except _NOT_TEXT:
@@ -238,9 +230,7 @@ def _refuse_broken(payload: bytes, legal: Legal, error: Exception) -> NoReturn:
 def _known(head: _Head | _Wire, legal: Legal) -> EventType:
     """The row of an event that this build can read.
 
-    Raises:
-        NotEnabledEvent, UnknownEvent, UnreadableEvent.
-    """
+    Raises NotEnabledEvent, UnknownEvent, UnreadableEvent."""
     row = BY_TYPE.get(head.type)
     name = head.type.removeprefix(TYPE_PREFIX)
     born = BORN.get(name, 0) if name != head.type else 0
@@ -271,9 +261,7 @@ def _known(head: _Head | _Wire, legal: Legal) -> EventType:
 def _decode_other(wire: _Wire, legal: Legal) -> Payload:
     """The payload of an event that is not of the newest version, or not legal on every ledger.
 
-    Raises:
-        NotEnabledEvent, UnknownEvent, UnreadableEvent, InvalidEvent: see the module.
-    """
+    Raises NotEnabledEvent, UnknownEvent, UnreadableEvent, InvalidEvent: see the module."""
     row = _known(wire, legal)
     try:
         if wire.schemaversion == row.version:
@@ -287,10 +275,8 @@ def _decode_other(wire: _Wire, legal: Legal) -> Payload:
 def lifted(row: EventType, version: int, data: bytes | Raw) -> Payload:
     """What a payload of an older version says, as the newest version of the row tells it.
 
-    Raises:
-        msgspec.DecodeError: it breaks the schema of its own version, as builds of then saw it.
-        UnknownEvent: this build fails to lift it, which is a fault of this build.
-    """
+    Raises msgspec.DecodeError: it breaks the schema of its own version, as builds of then saw it.
+    Raises UnknownEvent: this build fails to lift it, which is a fault of this build."""
     written = msgspec.json.decode(data, type=row.payload_of(version))
     steps = row.older[max(version - row.first, 0) :]
     if not steps:  # of a build before the first release: it has fewer fields and needs no lift

@@ -6,8 +6,7 @@ reader alike, so nobody halts a reader by inventing a type. What halts readers n
 out of the fold by `RevisionSetAside`, and stays in the ledger.
 
 Invariant: these two are read by every build in version 1, for ever; what they say is known before
-anything else is folded.
-"""
+anything else is folded."""
 
 from typing import Annotated, Final
 
@@ -26,8 +25,7 @@ class FormatEnabled(Payload, frozen=True):
     """Behind this revision events of the type `format` are legal up to this version.
 
     `format` is the bare name, as in `PodPlaced`. A reader that does not know it halts before the
-    first one of it.
-    """
+    first one of it."""
 
     format: Name
     version: Version
@@ -40,8 +38,7 @@ class RevisionSetAside(Payload, frozen=True):
     """No reader applies the event at `revision`, which stands before this one.
 
     Whoever has applied it already begins anew without it, and so does who has halted before it. It
-    stays where it is, as evidence. An event of this type cannot be set aside.
-    """
+    stays where it is, as evidence. An event of this type cannot be set aside."""
 
     revision: Annotated[int, Meta(ge=1, le=1 << 53)]
     by: Name

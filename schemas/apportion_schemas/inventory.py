@@ -1,7 +1,6 @@
 """What a node has: its devices, reported by the agent of that node and by nobody else.
 
-A report is whole, never a difference, so that one event says all that is known of a node.
-"""
+A report is whole, never a difference, so that one event says all that is known of a node."""
 
 from typing import Annotated, Final, Literal
 
@@ -39,11 +38,10 @@ class Device(Payload, frozen=True):
 
     `memory_mib` and `cores` are on offer (after memory and core scaling); `physical_memory_mib` is
     what the card has. `cores` is percent for a GPU and AI cores for an NPU. `slots` is HAMi's
-    `deviceSplitCount`: how many containers may share the device. `mig_sizes` has
-    the profiles of a card in MIG mode whose driver was asked; the device catalogue has the others.
-    `closed_slices` is a bit mask of the memory slices that are not on offer: those of MIG
-    instances of others, and of one that had a critical XID a short time ago.
-    """
+    `deviceSplitCount`: how many containers may share the device. `mig_sizes` has the profiles of a
+    card in MIG mode whose driver was asked; the device catalogue has the others. `closed_slices` is
+    a bit mask of the memory slices that are not on offer: those of MIG instances of others, and of
+    one that had a critical XID a short time ago."""
 
     id: Name
     index: Annotated[int, Meta(ge=0, lt=COUNT_MAX)]

@@ -24,8 +24,7 @@ have been learnt `price` and `fgd` are `bestfit`."""
 class PolicyText(NamedTuple):
     """A policy in words: what it prefers, and how it chooses among the devices of one node.
 
-    `with_node`: one score chooses the node and its device together.
-    """
+    `with_node`: one score chooses the node and its device together."""
 
     prefers: str
     of_devices: str
@@ -130,8 +129,7 @@ class NodeWeights(Payload, frozen=True):
     """How much each resource counts in a node's load (Volcano's `binpack.cpu` and its sisters).
 
     `devices` is Volcano's `deviceshare.ScheduleWeight`, or the weight of `nvidia.com/gpu`. Only
-    resources that the pod asks for count.
-    """
+    resources that the pod asks for count."""
 
     cpu: Weight = 1
     memory: Weight = 1
@@ -143,8 +141,7 @@ class PolicyChanged(Payload, frozen=True):
     """From this revision on, decisions follow this policy.
 
     `node_weights` are for `binpack` and `spread`; without them the devices alone decide, or CPU and
-    memory alike for a pod without.
-    """
+    memory alike for a pod without."""
 
     by: Name
     reason: Text = ""

@@ -1,8 +1,7 @@
 """What was decided and why: the events that only a scheduler writes.
 
 A decision carries its explanation: a placement names the nodes it was preferred to, a refusal
-counts its causes. Refusals are codes with amounts; words are made from them at the edge.
-"""
+counts its causes. Refusals are codes with amounts; words are made from them at the edge."""
 
 import re
 from enum import StrEnum
@@ -34,8 +33,7 @@ class RefusalCode(StrEnum):
     """Why one node or device did not fit; the filters themselves say in which order.
 
     These words are open: one more of them is no new version of the events that name them. A build
-    that does not know a word keeps it as it stands, so that all builds have the same state.
-    """
+    that does not know a word keeps it as it stands, so that all builds have the same state."""
 
     NODE_GONE = "NodeGone"
     NODE_NOT_READY = "NodeNotReady"
@@ -98,8 +96,7 @@ class MigInstance(Payload, frozen=True):
     """A MIG instance: the profile's name and the memory slices that it covers.
 
     Where a person has said into which groups of instances cards of this model may be cut, `group`
-    is the one that the card follows as long as it is cut, and `position` the instance's in it.
-    """
+    is the one that the card follows as long as it is cut, and `position` the instance's in it."""
 
     profile: Name
     start: Annotated[int, Meta(ge=0, lt=32)]
@@ -112,8 +109,7 @@ class Share(Payload, frozen=True):
     """What one container holds of one device.
 
     `memory_mib` and `cores` are charged to the device. A MIG instance or a vNPU template says what
-    the container really gets where the device is cut in fixed pieces.
-    """
+    the container really gets where the device is cut in fixed pieces."""
 
     container: Name
     device: Name
@@ -139,8 +135,7 @@ class PodPlaced(Payload, frozen=True):
     from the data alone that nothing was lost, reordered or rewritten. `fitting` of `nodes` could
     have taken the pod; `runners_up` are the best of the others. `borrowed` is what containers have
     of the shares of others while those do not run, and `controls` how they are to be held: with
-    these two the event is all that the node's agent has to know of the pod.
-    """
+    these two the event is all that the node's agent has to know of the pod."""
 
     pod: Name
     namespace: Name
@@ -175,8 +170,7 @@ class PodEvicted(Payload, frozen=True):
     `beneficiary` is the uid of the pod for which it goes, `beneficiary_name` that one's
     `namespace/name`, and `nominated` the node where that is to be placed, which takes no pod of its
     priority or less until then. `budgets` are the PodDisruptionBudgets that this exceeds. The
-    binder deletes the pod, with the grace that its own spec gives it.
-    """
+    binder deletes the pod, with the grace that its own spec gives it."""
 
     pod: Name
     namespace: Name
@@ -198,8 +192,7 @@ class PodResized(Payload, frozen=True):
     """A pod that runs holds more or less of the same devices from now on.
 
     `shares` are all that it holds, in the order of its placement, and `asked` the revision of the
-    ResizeAsked that this answers.
-    """
+    ResizeAsked that this answers."""
 
     pod: Name
     namespace: Name
@@ -233,8 +226,7 @@ class QueueShortage(Payload, frozen=True):
     """What keeps a pod out of its queue: how much it needs, and what the queue may still hold.
 
     `resource` is as the queue names it: one of its capability, or a model of its card quota. CPU is
-    in thousandths, memory in MiB. It is empty where the queue is closed.
-    """
+    in thousandths, memory in MiB. It is empty where the queue is closed."""
 
     queue: Name
     resource: Key = ""
@@ -244,8 +236,7 @@ class QueueShortage(Payload, frozen=True):
 
 class QuotaShortage(Payload, frozen=True):
     """What keeps a pod out of its namespace: the quota, under which name it counts what is lacking,
-    how much the pod needs, how much pods of the namespace hold, and the most that they may.
-    """
+    how much the pod needs, how much pods of the namespace hold, and the most that they may."""
 
     quota: Name
     resource: Key
@@ -277,8 +268,7 @@ class ResizeRefused(Payload, frozen=True):
 
     `asked` is the revision of the ResizeAsked that this answers. `containers` are those that hold
     devices, where that is the trouble. `needed` and `available` are MiB or percent beyond what the
-    pod holds, or MiB in all where no device has so much.
-    """
+    pod holds, or MiB in all where no device has so much."""
 
     pod: Name
     namespace: Name
@@ -296,8 +286,7 @@ class ResizeRefused(Payload, frozen=True):
 
 class VolumeShortage(Payload, frozen=True):
     """The claim for which a pod may go nowhere, and its state; `in-use`: another pod has it, and
-    only one may.
-    """
+    only one may."""
 
     claim: Name
     state: VolumeClaimState | Literal["in-use"]
@@ -310,11 +299,10 @@ class PodRefused(Payload, frozen=True):
 
     `gang` is set for a pod whose gang could not be placed whole; the reasons are then those of the
     first member that found no place beside the others, without what these would take: a node that
-    has room for it alone is not counted. `queue` is set where nodes have room that
-    the pod's queue may not take, which is counted under its code; on no node is it counted where
-    nodes were not looked at. `quota` is set where its namespace may not take it, in the same way.
-    `volume` is set where a claim of the pod keeps it from every node.
-    """
+    has room for it alone is not counted. `queue` is set where nodes have room that the pod's queue
+    may not take, which is counted under its code; on no node is it counted where nodes were not
+    looked at. `quota` is set where its namespace may not take it, in the same way. `volume` is set
+    where a claim of the pod keeps it from every node."""
 
     pod: Name
     namespace: Name

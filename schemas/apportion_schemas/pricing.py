@@ -1,8 +1,7 @@
 """What pods are worth, learnt from the pods that came: data that a policy decides by.
 
-Prices are facts of the ledger like any other: whoever folds up to the same revision weighs nodes
-by the same numbers, however and wherever they were worked out.
-"""
+Prices are facts of the ledger like any other: whoever folds up to the same revision weighs nodes by
+the same numbers, however and wherever they were worked out."""
 
 from typing import Annotated
 
@@ -23,8 +22,7 @@ class PricedShape(Payload, frozen=True):
     `ask` is None for a pod without devices; its container's name says nothing. `modes` and
     `use_types` are as in `DeviceConstraints`. `size` is what it takes of the devices that there
     are, `value` what it is worth by the prices; both in millionths of a device. A pod without
-    devices has a size too, for its CPU.
-    """
+    devices has a size too, for its CPU."""
 
     ask: Ask | None
     cpu_milli: CpuMilli

@@ -2,8 +2,7 @@
 
 An event comes from outside, so every field has a limit here, once. Amounts are whole numbers with
 their unit in the field's name; a negative or absurd amount is refused when the event is decoded,
-before it can reach a fold.
-"""
+before it can reach a fold."""
 
 from typing import Annotated
 
@@ -40,5 +39,4 @@ class Payload(
 ):
     """What every part of an event is: immutable, strict, and silent about its defaults.
 
-    What never changes holds nothing that holds it: the collector of cycles need not know of it.
-    """
+    What never changes holds nothing that holds it: the collector of cycles need not know of it."""

@@ -1,8 +1,7 @@
 """What shares were used for, as their node saw it: for reports of cost and of idle cards.
 
 Samples come and go over plain messages (`UsageSample`), and stand in no ledger; once an hour the
-node sums them up in an event.
-"""
+node sums them up in an event."""
 
 from typing import Annotated
 
@@ -23,8 +22,7 @@ class ShareUsed(Payload, frozen=True):
     The share was looked at for `seconds`, and the integrals are over these: MiB and percent of the
     device's compute, times seconds. Compute is None where neither the driver nor the container's
     region tells it. `bound` is the revision of the PodBound or PodAdopted by which the pod held the
-    device; 0 where the agent did not record it.
-    """
+    device; 0 where the agent did not record it."""
 
     pod: Name
     namespace: Name

@@ -1,8 +1,7 @@
 """What was asked for: pods, in terms that no longer depend on the dialect they were written in.
 
 The writer (watcher, or the command line where there is no Kubernetes) has already read resource
-names, units and defaults; `dialect` names the family it found, for whoever must answer in it.
-"""
+names, units and defaults; `dialect` names the family it found, for whoever must answer in it."""
 
 from typing import Annotated, Literal
 
@@ -52,8 +51,7 @@ class Ask(Payload, frozen=True):
     both unset, the whole memory). `cores` is the percent of the device's compute; 100 is the device
     alone. `cap_memory`: an amount above the device's size means the whole device
     (volcano.sh/vgpu-memory). `profile` is a MIG profile by its name: an instance of exactly that
-    one. `family` is the device catalogue's.
-    """
+    one. `family` is the device catalogue's."""
 
     container: Name
     family: Name
@@ -97,8 +95,7 @@ class Toleration(Payload, frozen=True):
 class NodeExpression(Payload, frozen=True):
     """One match expression of a node selector term.
 
-    `of_field`: the key is no label but the field `metadata.name` (`matchFields`).
-    """
+    `of_field`: the key is no label but the field `metadata.name` (`matchFields`)."""
 
     key: Key
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
@@ -127,8 +124,7 @@ class HostPort(Payload, frozen=True):
 class Disk(Payload, frozen=True):
     """A disk that pods name themselves; on one node several have it only if all of them read it.
 
-    `name` has its kind before it, as in `iscsi/iqn.2026-01.org:disk`.
-    """
+    `name` has its kind before it, as in `iscsi/iqn.2026-01.org:disk`."""
 
     name: Annotated[str, Meta(min_length=1, max_length=1024)]
     read_only: bool = False
@@ -137,8 +133,7 @@ class Disk(Payload, frozen=True):
 class NodeConstraints(Payload, frozen=True):
     """What the pod needs of a node beside devices; the fields of a Kubernetes pod spec.
 
-    `required` is a disjunction of terms, each a conjunction of expressions.
-    """
+    `required` is a disjunction of terms, each a conjunction of expressions."""
 
     cpu_milli: CpuMilli = 0
     memory_mib: HostMemoryMib = 0
@@ -163,8 +158,7 @@ class PodSelector(Payload, frozen=True):
     """Pods whose labels meet every expression; no expression is every pod, no namespace any.
 
     With `by_label` (`namespaceSelector`) the pods of namespaces whose own labels meet all of it
-    count as well as those of `namespaces`, and none beside them.
-    """
+    count as well as those of `namespaces`, and none beside them."""
 
     expressions: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
     namespaces: Names = ()
@@ -192,8 +186,7 @@ class SpreadConstraint(Payload, frozen=True):
     than `max_skew` such pods above the value that has fewest. Where there are fewer than
     `min_domains` values, the fewest count as none. Nodes count whatever the pod's own selector and
     affinity say of them if `any_node` (`nodeAffinityPolicy: Ignore`), and only without taints that
-    it does not tolerate if `untainted` (`nodeTaintsPolicy: Honor`).
-    """
+    it does not tolerate if `untainted` (`nodeTaintsPolicy: Honor`)."""
 
     pods: PodSelector
     topology_key: Key
@@ -233,8 +226,7 @@ class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references nee
 
     `node_policy` and `device_policy` are the pod's own, empty where the cluster's holds. The latter
     may be a chain with commas: `binpack`, `spread` and `numa` in the order in which devices are
-    compared, `mutex` (only idle devices) and `topology-aware` (only the best linked ones).
-    """
+    compared, `mutex` (only idle devices) and `topology-aware` (only the best linked ones)."""
 
     asks: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
     devices: DeviceConstraints = DeviceConstraints()
@@ -258,12 +250,11 @@ class PodSubmitted(Payload, frozen=True):
     `default`. `borrowing` are asks that take nothing: the first container that holds as much, and
     does not run beside them, lends them its devices. A container that holds more than it asks for,
     because it lends, has its own ask there as well. While the pod has `gates`
-    (`spec.schedulingGates`) no place is looked for. Where not `preempts`
-    (`preemptionPolicy: Never`) no pod of lower priority is evicted for it, and unless it is
-    `evictable` (`volcano.sh/preemptable: "false"`) it goes for nobody. `volume_claims`
-    name the PersistentVolumeClaims that it mounts, those of generic ephemeral volumes among them.
-    `controls` is what containers that ask for devices say of themselves in their environment.
-    """
+    (`spec.schedulingGates`) no place is looked for. Where not `preempts` (`preemptionPolicy:
+    Never`) no pod of lower priority is evicted for it, and unless it is `evictable`
+    (`volcano.sh/preemptable: "false"`) it goes for nobody. `volume_claims` name the
+    PersistentVolumeClaims that it mounts, those of generic ephemeral volumes among them. `controls`
+    is what containers that ask for devices say of themselves in their environment."""
 
     uid: Name
     namespace: Name
@@ -294,8 +285,7 @@ class PodChanged(Payload, frozen=True):
 
     It is the whole of what may change of a pod: its labels, its gates, which only ever go, its CPU
     and memory, which are resized in place (`pods/resize`), and whether it is being deleted
-    (`metadata.deletionTimestamp`) while it still runs on its node.
-    """
+    (`metadata.deletionTimestamp`) while it still runs on its node."""
 
     uid: Name
     labels: Labels = {}
@@ -317,8 +307,7 @@ class PodGone(Payload, frozen=True):
 class PodRejected(Payload, frozen=True):
     """A pod that cannot be read as it is: no place is looked for until that is mended.
 
-    `field` is the path in the pod's manifest, `value` what stands there, `fix` what to do.
-    """
+    `field` is the path in the pod's manifest, `value` what stands there, `fix` what to do."""
 
     uid: Name
     namespace: Name

@@ -9,8 +9,7 @@ as many pods with the same annotations; and so three times, because a machine is
 minute as in the next. `bound_per_s` is from the first PodSubmitted in the ledger to the last
 PodBound, `raw_binds_per_s` of the bare client. `writes_per_pod` is counted by the API server:
 mutating requests while pods were bound, Events apart. `p99_ms` is from the creation of a pod to its
-PodBound, at `--steady` pods per second.
-"""
+PodBound, at `--steady` pods per second."""
 
 import argparse
 import asyncio
@@ -109,8 +108,7 @@ async def mutations(api: KubeApi) -> int:
 async def writes(api: KubeApi) -> Counter[str]:
     """Mutating requests that the API server has answered, by what they are about.
 
-    Behind that stands the status of those that it refused.
-    """
+    Behind that stands the status of those that it refused."""
     found = Counter[str]()
     for labels, count in _COUNT.findall((await api.get("/metrics")).decode()):
         about = dict(_LABEL.findall(labels))
@@ -133,8 +131,7 @@ class Log:
     """What stands in the ledger, read when nothing is measured any more.
 
     Meanwhile the server is asked how many bindings it has: a reader beside the services would take
-    a twentieth of what they take, and no cluster has it.
-    """
+    a twentieth of what they take, and no cluster has it."""
 
     def __init__(self, ledger: JetStreamLedger) -> None:
         self._ledger = ledger

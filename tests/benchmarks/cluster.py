@@ -13,8 +13,7 @@ first binding to the last, as the API server counts them, which is asked once a 
 the requests meanwhile that changed something. `cpu_s` is what a process took from that
 start until all were bound. `peak_mib` is the most memory (RSS) that it ever held, which with the
 API server and etcd is also of the making of the nodes and pods. At the end every pod is looked at:
-it is bound, and no node holds more than it has.
-"""
+it is bound, and no node holds more than it has."""
 
 import argparse
 import asyncio

@@ -10,8 +10,7 @@ Meanwhile cards fail and recover, `--events` each second, and the page takes the
 `first_s` is from the address to the first picture; `fleet_mib` is what it asked for that as JSON,
 and `fleet_wire_mib` as gzip makes it. Frames are told as the browser shows them: milliseconds from
 one to the next, median and 95th percentile, and what a second has at that median. Wanted are 30
-frames a second.
-"""
+frames a second."""
 
 from __future__ import annotations
 

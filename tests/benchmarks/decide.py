@@ -7,8 +7,7 @@ least 34 shapes; then, one for one, a pod leaves and a pod arrives and is decide
 The rate is of decisions with the departure and the fold of all events included; what arrives was
 decoded before, as a reader does it. `flatness` is that rate over the rate at a tenth of the nodes,
 in the same run by turns, each fleet in a process of its own. `make compile` first: interpreted, an
-engine decides several times slower.
-"""
+engine decides several times slower."""
 
 import gc
 import multiprocessing
@@ -166,9 +165,7 @@ class Bench:
     def depart(self, at: int) -> None:
         """The pod that stands there ends.
 
-        Raises:
-            FleetTooSmall: none is left.
-        """
+        Raises FleetTooSmall: none is left."""
         if not self.live:
             raise FleetTooSmall(
                 f"too small a fleet: on {self.nodes} nodes most pods are refused, and none is left"

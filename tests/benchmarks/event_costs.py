@@ -7,8 +7,7 @@ single decision that follows, with no pod, one pod and many pods of different sh
 Decisions are asked for as the scheduler does it, until there is nothing left to say.
 
 Times are of the CPU, in milliseconds, and the median of a few events of a type: a busy machine
-takes longer and decides nothing else.
-"""
+takes longer and decides nothing else."""
 
 import gc
 import multiprocessing

@@ -1,8 +1,7 @@
 """The load of the scale benchmark, in a process of its own: pods in, placements seen.
 
 It writes as the watcher and reads as an auditor. Times are of the monotonic clock, which all
-processes of a machine share, so the parent may compare them with what it did itself.
-"""
+processes of a machine share, so the parent may compare them with what it did itself."""
 
 import asyncio
 import time
@@ -27,8 +26,7 @@ PLACEMENTS = "apportion.v1.placement.*"
 class Seen:
     """When each pod was sent and its submission acknowledged, and when its placement was seen.
 
-    `cpu_s` are the processor's seconds that the load itself used.
-    """
+    `cpu_s` are the processor's seconds that the load itself used."""
 
     sent: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[str, float] = field(default_factory=dict)
@@ -114,8 +112,7 @@ def flood(urls: Urls, pods: int, window: int) -> Seen:
 def pace(urls: Urls, pods: int, per_s: float) -> Seen:
     """Submit one pod after the other, so many in a second, whatever becomes of those before.
 
-    As the watcher does: what comes while an append is under way goes into the next.
-    """
+    As the watcher does: what comes while an append is under way goes into the next."""
 
     async def run() -> Seen:
         load = _Load(urls)

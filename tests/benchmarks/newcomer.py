@@ -3,8 +3,7 @@
     python -m tests.benchmarks.newcomer --json
 
 Wanted are 90 seconds cold, with everything installed from a folder, and 10 seconds warm. It needs
-root and podman; see tests.support.newcomer.
-"""
+root and podman; see tests.support.newcomer."""
 
 import tempfile
 from argparse import Namespace

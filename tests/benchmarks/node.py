@@ -19,8 +19,7 @@ one core, by the processor's time. `agent_rss_mb` is what the agent has then, an
 many series of use a scrape of it has: four of each share and two of each card.
 
 It exits with 1 if a figure is above its limit (`LIMITS`). For comparison it
-prints the limits of HAMi's plugin and monitor on stderr (`values.yaml` of its chart).
-"""
+prints the limits of HAMi's plugin and monitor on stderr (`values.yaml` of its chart)."""
 
 import argparse
 import asyncio
@@ -359,9 +358,7 @@ def driven(folder: Path) -> Iterator[FakeDriver]:
 def kubelet_of(wanted: str) -> tuple[str, Any]:
     """The real one where there is one, unless the fake one is wanted; its name, and how it starts.
 
-    Raises:
-        SystemExit: the real one is wanted, and cannot run here.
-    """
+    Raises SystemExit: the real one is wanted, and cannot run here."""
     binaries, reason = find_binaries()
     if binaries is not None:
         reason = missing() or ("" if (binaries / "kubelet").exists() else "there is no kubelet")

@@ -13,8 +13,7 @@ The policies that weigh shapes know the
 trace's shapes beforehand, as in the paper; with `--online` they learn them from the pods as they
 come, by the scheduler's own rule, from an empty ledger. `decisions` is a SHA-256 over the bytes of
 all that was decided: whoever changes how nodes are weighed compares it with that of the commit
-before, which it must equal unless placements were meant to change.
-"""
+before, which it must equal unless placements were meant to change."""
 
 import argparse
 import resource

@@ -11,8 +11,7 @@ all of the time is in finding the state. `now_*_s` is the same answer about the 
 others look into the past: `alone` without them. `story_s` and `who_s` are the history of a pod and
 the holders of a node since the beginning, `diff_s` is a tenth of the ledger compared.
 `*_cpu_s` are the seconds of a processor that the process which looks back took for the same, which
-say more where the machine has other work. `rss_mb` is the most memory that it has held.
-"""
+say more where the machine has other work. `rss_mb` is the most memory that it has held."""
 
 import argparse
 import asyncio

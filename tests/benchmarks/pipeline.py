@@ -10,8 +10,7 @@ last placement; latency is from the submission's acknowledgement to the placemen
 ledger sees it.
 `raw_append_per_s` is the ledger's own limit in the same run: all events that these pods made, byte
 for byte and in the same batches, appended to a fresh ledger by a loop that does nothing else.
-`ratio` is the pipeline's events per second over that.
-"""
+`ratio` is the pipeline's events per second over that."""
 
 import argparse
 import asyncio

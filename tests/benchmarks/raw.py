@@ -1,8 +1,7 @@
 """How fast the ledger itself is: fsynced appends and reading back, with nothing else to do.
 
-The measure that the pipeline is compared with, and a benchmark of its own:
-`python -m tests.benchmarks.raw --json`.
-"""
+The measure that the pipeline is compared with, and a benchmark of its own: `python -m
+tests.benchmarks.raw --json`."""
 
 import asyncio
 import secrets

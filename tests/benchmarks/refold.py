@@ -9,8 +9,7 @@ is what a service's own reader folds, from the first revision until it is caught
 one over the other: what decoding and folding leave of it.
 `snapshot_restore_s` is from asking the object store until there is a state of 80,000 devices and
 200,000 live placements; `snapshot_pause_ms` is the longest that writing it held the loop.
-`*_cpu_s` are the processor's seconds, which say more where the machine has other work.
-"""
+`*_cpu_s` are the processor's seconds, which say more where the machine has other work."""
 
 import argparse
 import asyncio

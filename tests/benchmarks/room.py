@@ -6,8 +6,7 @@ A real API server, a real ledger and all services on this machine. `released_ms`
 deletion of a pod to the binding of the one that waited for its card, `new_node_ms` from the later
 of the two that tell of a node to the binding of the pod that fits on no other, `raised_quota_ms`
 from before a quota is raised to the binding of the pod that it held back. Ends are by the clock of
-the events, so what kubectl takes to start is in the first and the last.
-"""
+the events, so what kubectl takes to start is in the first and the last."""
 
 import asyncio
 import tempfile

@@ -15,8 +15,7 @@ its submission where that came later. `*_cpu_us` are the processor's microsecond
 say more than the clock where processes share few cores: `cores_allow_per_s` is what this machine's
 cores would do of it if nothing ever waited and nobody else worked, `core_each_allows_per_s` what
 the busiest process would do if each had a core of its own. Above both is the disk: see the events
-per second of `tests.benchmarks.raw`, and that a pod is two of them here.
-"""
+per second of `tests.benchmarks.raw`, and that a pod is two of them here."""
 
 import argparse
 import asyncio

@@ -21,9 +21,7 @@ def tell(
 ) -> None:
     """Measure as the command line says, and print the figures, each with its limit if it has one.
 
-    Raises:
-        SystemExit: a figure is not below its limit.
-    """
+    Raises SystemExit: a figure is not below its limit."""
     given = parser.parse_args()
     figures = measure(given)
     if given.json:

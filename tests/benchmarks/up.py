@@ -5,8 +5,7 @@
 `first_s` is the time to the first placement, `ready_s` that until all services are ready, by the
 clock from the command line on; `cpu_s` are the processor's seconds of all processes until the
 samples are decided, and `pss_mib` the memory that they hold then, shared pages counted once
-(medians). It needs Linux, and a machine with nothing else to do for the first two.
-"""
+(medians). It needs Linux, and a machine with nothing else to do for the first two."""
 
 import contextlib
 import os

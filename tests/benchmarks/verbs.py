@@ -6,8 +6,7 @@
 agent, scheduler, binder, gateway). Each verb is run `--times` times as a process of its own, its
 output in a pipe. Of each is told the median in seconds by the clock, the median of the seconds of a
 processor, its start included, and how many lines it printed. Wanted are 0.4 s of a processor, and
-1.5 for whole lists of thousands of rows as tables (`whole`).
-"""
+1.5 for whole lists of thousands of rows as tables (`whole`)."""
 
 from __future__ import annotations
 

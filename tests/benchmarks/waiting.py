@@ -11,8 +11,7 @@ they wait. `helped_ms`: from the report of a node with a device as large to the 
 that places the first of them.
 
 `event_ms` is what an event of each type costs a scheduler that knows 512 shapes, half of which find
-no place, and `worst_event` the dearest (`event_costs`).
-"""
+no place, and `worst_event` the dearest (`event_costs`)."""
 
 import time
 from collections.abc import Sequence

@@ -2,8 +2,7 @@
 
 A built `libvgpu.so` is named by `APPORTION_LIBVGPU=/path/to/libvgpu.so` (HAMi-core: `build.sh`, or
 a CMake build of type Debug). Without it these tests say so, and run over a stand-in that honours
-the region and the environment of a grant, so that what we make of a share is tried either way.
-"""
+the region and the environment of a grant, so that what we make of a share is tried either way."""
 
 import os
 import re
@@ -222,8 +221,7 @@ def launched(place: Place, shares: list[Grant]) -> list[float]:
     """Kernels of containers that run side by side, with the agent's rounds beside them.
 
     As parts of what a program launches beside them that nobody holds: however busy the machine is
-    elsewhere, it is for all of them.
-    """
+    elsewhere, it is for all of them."""
     what = "a while in which this machine does not stand still"
     return wait_until(lambda: measured(place, shares), what)
 

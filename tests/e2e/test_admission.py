@@ -112,8 +112,7 @@ async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorl
 
 async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeWorld) -> None:
     """kube-system and all others go on; what waits for it are pods that ask for devices, or say
-    that they hold some, and all of a namespace that is labelled so.
-    """
+    that they hold some, and all of a namespace that is labelled so."""
     plane = world.plane
     await plane.user("create", "namespace", "strict", ok=None)
     await plane.user(

@@ -1,7 +1,6 @@
 """Cluster and ledger come to say the same, whoever bound a pod and whatever was lost.
 
-What a pod holds is never given to another, also where no placement of the ledger gave it.
-"""
+What a pod holds is never given to another, also where no placement of the ledger gave it."""
 
 import json
 import sys

@@ -190,8 +190,7 @@ async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
 ) -> None:
     """Kubernetes' own controller makes it and deletes it; kube-scheduler leaves our devices alone.
 
-    The binder is away while the pod goes, and finds out.
-    """
+    The binder is away while the pod goes, and finds out."""
     template = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",

@@ -92,8 +92,7 @@ async def test_kube_scheduler_binds_through_us_and_no_card_is_oversold(
 async def test_a_burst_fills_every_card_to_the_last_slot(world: KubeWorld, tmp_path: Path) -> None:
     """Thirty pods for thirty places at once, and two schedulers and binders that share them.
 
-    One that is promised what another one got is refused, and tried again.
-    """
+    One that is promised what another one got is refused, and tried again."""
     url = await system(world, verbs=(*VERBS, "scheduler", "binder"))
     with kube_scheduler(world.plane, tmp_path, url):
         began_s = time.monotonic()

@@ -1,8 +1,7 @@
 """The chart, by Helm, on a whole cluster: a real API server with its controllers, a real kubelet.
 
 Its pods are containers of the image that is built here, with the rights and mounts of the chart and
-no others; the pod that they place is a process of this machine.
-"""
+no others; the pod that they place is a process of this machine."""
 
 import asyncio
 import os

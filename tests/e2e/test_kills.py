@@ -1,8 +1,7 @@
 """Everything is killed, at any moment, under load; then cluster and ledger say the same.
 
 One round by default; `APPORTION_KILL_ROUNDS=20` makes it twenty. A failure names its seed, and
-`APPORTION_KILL_SEED` plays the same again.
-"""
+`APPORTION_KILL_SEED` plays the same again."""
 
 import asyncio
 import json
@@ -74,8 +73,7 @@ class Round:
     async def load(self) -> None:
         """Pods that come in bunches; some leave again, some wait for a gate, some mount a claim.
 
-        One holds the single card of a node, and goes for one of higher priority.
-        """
+        One holds the single card of a node, and goes for one of higher priority."""
         await self._insist(self.world.plane.apply, kube_pod("low", WHOLE, **ON_THE_ONE))
         for first in range(0, PODS, 8):
             names = [f"p{number}" for number in range(first, min(first + 8, PODS))]

@@ -2,8 +2,7 @@
 
 Four rounds by default; `APPORTION_NODE_ROUNDS=200` makes it two hundred, from the same seed
 (`APPORTION_NODE_SEED`). At the end it prints how long pods waited from their binding to their
-shares.
-"""
+shares."""
 
 import asyncio
 import os

@@ -29,8 +29,7 @@ async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
 ) -> None:
     """The API server does not know this limit; what each pod really takes counts, by the MiB.
 
-    Half of a T4 by percent is 7,680 MiB, of which the manifest says nothing.
-    """
+    Half of a T4 by percent is 7,680 MiB, of which the manifest says nothing."""
     await system(world)
     await world.plane.apply(quota(memory="10000"))
     await world.facts.count(QuotaObserved, 1)

@@ -8,8 +8,7 @@ and `APPORTION_LWS`. No Go module proxy has the other two, so their paths are gi
 - `APPORTION_KUEUE` is a folder with Kueue's `config` and, as `manager`, the program that `go build
   ./cmd/kueue` makes of its sources (0.19.2 was tried).
 
-A test whose variable is not set is skipped and says so.
-"""
+A test whose variable is not set is skipped and says so."""
 
 import json
 import os
@@ -412,8 +411,7 @@ def kueue_object(kind: str, name: str, **spec: Any) -> dict[str, Any]:
 def quota(flavor: dict[str, Any] | None = None, **most: int) -> list[dict[str, Any]]:
     """The queue `team`, which admits so much of each resource of NVIDIA's at a time.
 
-    `flavor` is the spec of its ResourceFlavor.
-    """
+    `flavor` is the spec of its ResourceFlavor."""
     resources = [
         {"name": f"nvidia.com/{name}", "nominalQuota": str(most[name])} for name in sorted(most)
     ]

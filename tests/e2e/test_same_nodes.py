@@ -114,8 +114,7 @@ def _waits(pod: Any) -> bool:
 async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[PodRejected]]:
     """A ledger of the same cluster, and the pods that are refused by name.
 
-    `without`: a field of nodes that a filter goes by, and that is left out on purpose.
-    """
+    `without`: a field of nodes that a filter goes by, and that is left out on purpose."""
     ledger = Ledger()
     reader = ObjectReader(frozenset(("default-scheduler",)), ManifestConfig())
     view = ClusterView(reader, ledger.state)

@@ -1,8 +1,7 @@
 """Every sample for NVIDIA's cards on a real kubelet over the fake driver: what its processes get.
 
 The samples are as people write them, but for what this machine has not: their image, and the CPU
-and memory of large nodes. They come through the webhook, as in a cluster.
-"""
+and memory of large nodes. They come through the webhook, as in a cluster."""
 
 import json
 from collections.abc import Iterator

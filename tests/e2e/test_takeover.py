@@ -93,8 +93,7 @@ async def test_A4_pods_with_memory_and_cores_start_on_a_node_that_volcano_had(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
     """None is rejected beside an old pod, whose container starts again; also by a kubelet that
-    restarts, and after the agent did.
-    """
+    restarts, and after the agent did."""
     card = simulated_devices(NODE, SPEC)[0].id
     asks = {NUMBER: 1, MEMORY: 3_000, CORES: 30}
     async with old_plugin(kubelet):

@@ -1,7 +1,6 @@
 """Volumes by kubectl: a pod goes where they are, waits for them, and has them made where it goes.
 
-The test is the volume controller and the provisioner: it binds claims as they would.
-"""
+The test is the volume controller and the provisioner: it binds claims as they would."""
 
 import json
 from typing import Any

@@ -1,10 +1,9 @@
 """Rounds of real faults: processes, servers and disks that fail under load, and nothing lost.
 
-python -m tests.faults --rounds 20 --seed 1     20 rounds, seeds 1 to 20; counts per fault
-python -m tests.faults --seed 7 --only disk,killed    that round of these faults alone
+python -m tests.faults --rounds 20 --seed 1 20 rounds, seeds 1 to 20; counts per fault python -m
+tests.faults --seed 7 --only disk,killed that round of these faults alone
 
-The folder of a wrong round is kept: stores, logs, journal and the history of the round.
-"""
+The folder of a wrong round is kept: stores, logs, journal and the history of the round."""
 
 from __future__ import annotations
 

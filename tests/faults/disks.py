@@ -2,8 +2,7 @@
 
 A file with an ext4 in it where loop devices can be mounted, else a tmpfs; where nothing can be
 mounted there is a plain folder, which cannot be full. Invariant: whatever was mounted is unmounted,
-also when a server that was stopped in the middle still holds it.
-"""
+also when a server that was stopped in the middle still holds it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What there is to know of a round that was wrong, so that it explains itself.
 
 One history, by time: what was done to whom, and what the servers said of it; and what each server
-holds. Invariant: a folder that is kept holds all of it: stores, logs, the loader's journal.
-"""
+holds. Invariant: a folder that is kept holds all of it: stores, logs, the loader's journal."""
 
 from __future__ import annotations
 

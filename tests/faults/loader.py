@@ -3,8 +3,7 @@
 It submits pods and takes them back, as fast as it is told, and writes down what the ledger has
 acknowledged, after the acknowledgement and never before. Invariant: a line of the journal names an
 event that the ledger promised to keep; what it was about to do when it was killed is done again by
-its successor with the same ids.
-"""
+its successor with the same ids."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """One round: a cluster, its services, load, faults, peace, and the verdict.
 
-Invariant: a round leaves no process, no mount and no file behind, however it ends.
-"""
+Invariant: a round leaves no process, no mount and no file behind, however it ends."""
 
 from __future__ import annotations
 

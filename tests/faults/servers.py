@@ -2,8 +2,7 @@
 
 They run the product's nats.conf with a name, a cluster and one more user, who may order a change of
 leaders and nothing else. Invariant: an order of this module (kill, start, stop, go on) has taken
-effect when it returns.
-"""
+effect when it returns."""
 
 from __future__ import annotations
 

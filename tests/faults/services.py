@@ -1,7 +1,6 @@
 """The services and the loader of a round, as processes that are killed, stopped and begun again.
 
-Invariant: what a process said that the ledger acknowledged is kept, whatever becomes of it.
-"""
+Invariant: what a process said that the ledger acknowledged is kept, whatever becomes of it."""
 
 from __future__ import annotations
 

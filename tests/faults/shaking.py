@@ -1,8 +1,7 @@
 """What is done to a running cluster, at random from a seed.
 
 Each deed mends itself after a while; several may overlap, also so that two servers of three are
-away. Invariant: after `mend` nothing of what was done is left but what the system made of it.
-"""
+away. Invariant: after `mend` nothing of what was done is left but what the system made of it."""
 
 from __future__ import annotations
 

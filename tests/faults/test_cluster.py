@@ -144,8 +144,7 @@ async def test_what_is_said_to_all_is_heard_once_on_every_server(cluster: Cluste
     """Speakers and listeners of each account are on each server, and so on two or on one.
 
     What comes into an account as a service, its server gives to no other account as a stream, but
-    the servers beside it do: where it came both ways, it was heard twice from another server.
-    """
+    the servers beside it do: where it came both ways, it was heard twice from another server."""
     said = Said()
     async with contextlib.AsyncExitStack() as stack:
 

@@ -1,8 +1,7 @@
 """What must be so after a round: nothing acknowledged is lost, and all that fits has its place.
 
 Three witnesses: `apportion verify`, what loader and services noted when the ledger acknowledged it,
-and the store of each server, read while that one leads.
-"""
+and the store of each server, read while that one leads."""
 
 from __future__ import annotations
 

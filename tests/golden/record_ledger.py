@@ -24,8 +24,7 @@ what is not so. In them are the turns that matter: placements that come to nothi
 refusal that a release ends, a device that fails, an event that contradicts. Once recorded, a ledger
 is never recorded anew: it stands for all ledgers that people have. The digest beside it (`--digest`
 writes it) changes only when the state itself is told in another way. `--snapshot` writes what it
-folds to as snapshots of this build have it, once for each format.
-"""
+folds to as snapshots of this build have it, once for each format."""
 
 import argparse
 import asyncio

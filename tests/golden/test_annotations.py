@@ -2,8 +2,7 @@
 
 Each file has a placement and the annotations that the system's own scheduler would have written,
 worked out from that system's encoding and never from our output. The time is
-2026-03-01T09:30:00.123456789Z.
-"""
+2026-03-01T09:30:00.123456789Z."""
 
 from pathlib import Path
 

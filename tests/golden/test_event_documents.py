@@ -1,8 +1,7 @@
 """Events as they stand in ledgers today: tomorrow's code reads them, and writes them the same.
 
 `PodPlaced.json` is of the newest version; once that is raised, the document of before stays as
-`PodPlaced.1.json`, and is lifted whenever it is read.
-"""
+`PodPlaced.1.json`, and is lifted whenever it is read."""
 
 import json
 from pathlib import Path

@@ -2,8 +2,7 @@
 
 A ledger that folds to another state than it did is a broken promise. Where that is meant, the event
 has a new version; where the state is only told in another way, `record_ledger --digest` writes the
-digest anew, and the format of snapshots is raised.
-"""
+digest anew, and the format of snapshots is raised."""
 
 import json
 from pathlib import Path

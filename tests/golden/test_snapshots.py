@@ -1,8 +1,7 @@
 """Snapshots as people have them: recorded once for each format that this build reads.
 
 Where a ledger's beginning was dropped nothing else has it, so bytes that are read as another state,
-or not at all, are another format: it is raised, and `record_ledger --snapshot` records it.
-"""
+or not at all, are another format: it is raised, and `record_ledger --snapshot` records it."""
 
 import json
 from pathlib import Path

@@ -75,8 +75,7 @@ class Asked:
 async def facts(bus: Bus) -> Facts:
     """One node of two cards; a pod of `ml` and one of `ops` on one of them, and two that wait.
 
-    One waits in a namespace of digits. The reason of a cordon names pods of others.
-    """
+    One waits in a namespace of digits. The reason of a cordon names pods of others."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))
@@ -389,8 +388,7 @@ async def test_a_site_that_calls_itself_this_machine_reads_nothing(bus: Bus) -> 
 async def test_a_token_that_is_taken_away_is_nobodys(asked: Asked, tmp_path: Path) -> None:
     """The file is read anew; a file that cannot be read takes nothing away.
 
-    Who asked just before is remembered for a time, which `test_people` looks at.
-    """
+    Who asked just before is remembered for a time, which `test_people` looks at."""
     tokens = tmp_path / "tokens.toml"
     before = tokens.read_text()
     tokens.write_text("[[token]]\nname = 7\n")

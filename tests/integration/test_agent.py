@@ -108,8 +108,7 @@ async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
 
 async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
     """A device that is not well is refused by name; a voided placement is nobody's, nor is one that
-    no reader believes.
-    """
+    no reader believes."""
     async with agent_of(bus) as agent:
         await agent.ready()
         well, broken = [device.id for device in await devices(facts)]

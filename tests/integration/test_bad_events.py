@@ -1,7 +1,6 @@
 """Bad events on a real ledger, with every service running: a clear error, no crash, nothing lost.
 
-The writers here are rogue on purpose: they append raw bytes with the rights of a real role.
-"""
+The writers here are rogue on purpose: they append raw bytes with the rights of a real role."""
 
 import asyncio
 import contextlib

@@ -166,8 +166,7 @@ class Slow(LocalTarget):
 async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> None:
     """A binder that lives keeps its delivery past the acknowledgement time.
 
-    It is the real one: of a shorter one a machine that stands still for a second has too little.
-    """
+    It is the real one: of a shorter one a machine that stands still for a second has too little."""
     ledger, rival = await bus.connect("binder"), await bus.connect("binder")
     queue, same = [
         await each.work_queue("binder", [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=10)

@@ -409,8 +409,7 @@ def test_policy(up: Standalone) -> None:
 def test_top_shows_who_is_where(up: Standalone) -> None:
     """Every device, its bars, and the pod on it; in a pipe one picture.
 
-    More memory than an instance of the MIG cards has, so that it is on an H100 under any policy.
-    """
+    More memory than an instance of the MIG cards has, so that it is on an H100 under any policy."""
     submit(up, pod("seen", 42_000))
     said = up.run("top").stdout
     assert said.count("H100 80GB") == 4
@@ -452,8 +451,7 @@ def test_trace(up: Standalone, tmp_path: Path) -> None:
 def test_ledger_folds_without_a_contradiction(up: Standalone) -> None:
     """After all of the above a fresh fold breaks no invariant.
 
-    The only events that it may refuse are those that crossed the deletion of their pod.
-    """
+    The only events that it may refuse are those that crossed the deletion of their pod."""
     state = up.folded().state
     assert violations(state) == []
     assert [event for event in state.refused_events if "is not live" not in event.reason] == []

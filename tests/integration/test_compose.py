@@ -1,8 +1,7 @@
 """docker-compose.yml as people run it: built, started, used, scaled, hurt and taken down.
 
 Every step goes through the published ports or a container, on an image built by the Dockerfile. It
-needs root and podman; `.ci/run` insists on it.
-"""
+needs root and podman; `.ci/run` insists on it."""
 
 import json
 import re

@@ -2,8 +2,7 @@
 
 It is asked twice, each time beside an `apportion up` of its own with 200 nodes: with the verbs
 alone, and in Chromium with the console alone. Both use only what a newcomer sees: what verbs print,
-and the links, buttons and words of pages. The verbs act as well; in the console that is off.
-"""
+and the links, buttons and words of pages. The verbs act as well; in the console that is off."""
 
 from __future__ import annotations
 
@@ -87,8 +86,7 @@ def start(up: Standalone) -> None:
 def break_it(up: Standalone, prices: Path) -> Day:
     """After some quiet the cards of a node fail, and somebody submits what needs them.
 
-    A step of the time bar goes back to a whole second, so it ends within that quiet.
-    """
+    A step of the time bar goes back to a whole second, so it ends within that quiet."""
     began = datetime.now(UTC)
     wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > QUIET_S, "some quiet")
     day = Day(up, prices, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
@@ -282,8 +280,7 @@ def the_past(page: Page, before: str) -> None:
 def around_the_break(page: Page, before: str) -> None:
     """It is within the moments that were offered; from the known time on the cards alone changed.
 
-    Those moments begin five minutes earlier: on a slow machine the fleet came later than that.
-    """
+    Those moments begin five minutes earlier: on a slow machine the fleet came later than that."""
     first, last = (page.get_by_label(name, exact=True) for name in ("from", "to"))
     shown = before.replace("T", " ")
     assert first.input_value() <= shown <= last.input_value()

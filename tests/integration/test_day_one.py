@@ -1,7 +1,6 @@
 """The page of day one tells the truth: its commands do what they promise on a real `up`.
 
-A promise is a row of the page's table; a command is what stands in it as code.
-"""
+A promise is a row of the page's table; a command is what stands in it as code."""
 
 import re
 import shlex

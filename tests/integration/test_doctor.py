@@ -74,8 +74,7 @@ class Asking:
 
     async def until_well(self, *options: str, but: set[str]) -> dict[str, dict[str, Any]]:
         """Wait until every check is ok but these: a machine that stands still for three seconds
-        hears no scheduler.
-        """
+        hears no scheduler."""
         unwell: dict[str, str] = {}
 
         async def look() -> dict[str, dict[str, Any]]:

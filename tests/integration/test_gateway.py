@@ -134,8 +134,7 @@ async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts
     """A sample that an agent sends is heard, once; a later answer has only what is newer.
 
     The gateway may not listen yet: one sample is sent until it is heard, and then a last one,
-    behind which none is on its way.
-    """
+    behind which none is on its way."""
     del facts
     agent = await bus.connect("agent")
 

@@ -41,8 +41,7 @@ spec:
 class Load:
     """One submission of all pods, beside the test; a broken one is made again, as a person would.
 
-    Submitting is safe to repeat: what is live already is left alone.
-    """
+    Submitting is safe to repeat: what is live already is left alone."""
 
     def __init__(self, up: Standalone) -> None:
         self._up = up

@@ -1,8 +1,7 @@
 """Verbs that write beside a gateway that lags: what it has not read yet makes nothing wrong.
 
 A node stays closed that somebody closed, a policy as another has set it, and the pod that is ended
-is the one that lives.
-"""
+is the one that lives."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -55,8 +55,7 @@ async def test_services_stop_where_the_ledger_lost_what_they_folded(
 ) -> None:
     """An older store came back, and others may have written on: no history is folded over another.
 
-    Where more was written than was lost, the revisions alone do not tell.
-    """
+    Where more was written than was lost, the revisions alone do not tell."""
     store, backup = bus.data_dir / "store", tmp_path / "backup"
     async with AsyncExitStack() as running:
         services = [

@@ -1,7 +1,6 @@
 """The command line of an old build on a ledger that a newer one writes: it says so.
 
-Each verb ends, and names the revision and the cure; none takes what it cannot read for nothing.
-"""
+Each verb ends, and names the revision and the cure; none takes what it cannot read for nothing."""
 
 import asyncio
 import json

@@ -1,8 +1,7 @@
 """The examples of reading along run as they stand, as the auditor whom the docs name and another.
 
 Of the nats CLI, which takes minutes to build, a machine that has it runs the command of the README;
-elsewhere what that command says to the server is said, byte by byte.
-"""
+elsewhere what that command says to the server is said, byte by byte."""
 
 import asyncio
 import json
@@ -35,8 +34,7 @@ auditors = pytest.mark.parametrize("who", ["auditor", AUDITOR.name])
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
     """A fresh server, with an auditor of a name of his own beside the one of the docs, and anna,
-    who has a key in place of a password.
-    """
+    who has a key in place of a password."""
     key = new_key()
     write_seed(tmp_path / "anna.nk", key)
     anna = User(Identity("auditor", "anna"), nkey=key.public)

@@ -2,8 +2,7 @@
 
 Every ```console block holds commands behind `$ ` and their output; `...` stands for what differs
 from run to run, and any run of blanks for any other. `make up` is the `apportion up` that the test
-started, whose output is compared like that of the others.
-"""
+started, whose output is compared like that of the others."""
 
 import doctest
 import os

@@ -40,8 +40,7 @@ def _node(up: Standalone, name: str) -> str:
 def _waits(up: Standalone) -> tuple[float, float]:
     """How long both pods together waited, and would have waited for a scheduler that needs no time.
 
-    The first then has its place when it comes, and keeps it for as long as it had it.
-    """
+    The first then has its place when it comes, and keeps it for as long as it had it."""
     lines = up.run("tail", "--from", "1", "--no-follow", "--json").stdout.splitlines()
     events = [json.loads(line)["event"] for line in lines]
 

@@ -2,8 +2,7 @@
 
 Over a real ledger, real services and real processes; the driver is the fake one, and what holds a
 process to its share is HAMi-core where a build of it is named, or else the stand-in (see
-`tests/contracts/test_libvgpu.py`).
-"""
+`tests/contracts/test_libvgpu.py`)."""
 
 import json
 import os
@@ -117,8 +116,7 @@ def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: Fak
     """Children are held together with it; one that empties its environment is not held at all.
 
     Nothing is mounted for a command of the machine, so the guide says that only a container holds
-    such a child.
-    """
+    such a child."""
     probe = driver.probe
     state = driver.environment["APPORTION_FAKE_NVIDIA"]
     free = f"env -i APPORTION_FAKE_NVIDIA={state} LD_LIBRARY_PATH={built()} {probe} info"

@@ -1,8 +1,7 @@
 """`apportion run -- podman run`: a real container gets its share as a CDI device.
 
 podman itself reads the specification that the agent writes into `/var/run/cdi`, which is gone once
-the container is. The driver is the fake one, which the container has by mounts of its own.
-"""
+the container is. The driver is the fake one, which the container has by mounts of its own."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -110,8 +110,7 @@ def members_of(service: ServiceProcess) -> tuple[str, ...]:
 def lists_of(service: ServiceProcess) -> list[list[str]]:
     """The lists that a scheduler has held since it knew of others.
 
-    On a busy machine there may be several: it missed the beats of one for a while.
-    """
+    On a busy machine there may be several: it missed the beats of one for a while."""
     lists = [line["here"] for line in service.log if line.get("event") == "members"]
     return [held for held in lists if len(held) > 1]
 
@@ -162,8 +161,7 @@ async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
 
 async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: Facts) -> None:
     """Of a limited namespace one scheduler decides, so that never more is placed than it may hold;
-    as pods end the next follow. A machine so busy that one is thought gone is no proof.
-    """
+    as pods end the next follow. A machine so busy that one is thought gone is no proof."""
     hard = {"requests.nvidia.com/gpu": 20, "limits.nvidia.com/gpumem": 70_000}
     await facts.write(QuotaObserved(namespace="team", quota="gpus", hard=hard))
     async with Schedulers(bus) as schedulers:

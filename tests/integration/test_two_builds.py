@@ -2,8 +2,7 @@
 
 Services are upgraded one by one while pods come, the wrong way round too, and taken back. Whatever
 the order: nobody writes what is not enabled, who cannot read a record halts before it, says so and
-acknowledges nothing, and every pod is bound once.
-"""
+acknowledges nothing, and every pod is bound once."""
 
 import asyncio
 import contextlib

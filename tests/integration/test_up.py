@@ -274,8 +274,7 @@ def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
 def test_a_folder_goes_on_with_its_fleet(tmp_path: Path) -> None:
     """Also where the file of it is gone, and nobody names it; its agent tells of the same nodes.
 
-    So it does without samples: they would be among the pods of whoever left them out.
-    """
+    So it does without samples: they would be among the pods of whoever left them out."""
     fleet = tmp_path / "mine.yaml"
     fleet.write_text("nodes:\n- {node: rack-7, devices: 1xT4}\n")
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", str(fleet)) as up:
@@ -293,8 +292,7 @@ def test_a_folder_goes_on_with_its_fleet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ports", ["the same", "others"])
 def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str) -> None:
     """`tail` and `get -w` alike: they say that nobody answers, where and what to look at, and when
-    somebody does again; and go on with what happens then, on whichever ports of the same folder.
-    """
+    somebody does again; and go on with what happens then, on whichever ports of the same folder."""
     same = (str(free_port()), str(free_port())) if ports == "the same" else ("0", "0")
     options = (*SMALL, "--nats-port", same[0], "--port", same[1])
     verbs = {"tail": ("tail", "--from", "1"), "get": ("get", "nodes", "-w")}

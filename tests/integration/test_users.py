@@ -74,8 +74,7 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
 async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsewhere: bool) -> None:
     """And ends, as when he had not been let in: whoever waits on is told nothing any more.
 
-    On this machine his key is gone; elsewhere he has it, and the server refuses it.
-    """
+    On this machine his key is gone; elsewhere he has it, and the server refuses it."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:

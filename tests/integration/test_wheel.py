@@ -1,7 +1,6 @@
 """`make wheel`: what it makes runs elsewhere, with every listed module as machine code.
 
-It is installed beside nothing but what it needs, and asked from a folder that knows no checkout.
-"""
+It is installed beside nothing but what it needs, and asked from a folder that knows no checkout."""
 
 import os
 import re

@@ -2,8 +2,7 @@
 
 Names are few and amounts small, so that pods collide, nodes take one another's devices and most of
 what a rogue writes is refused. An `Effect` is written when it is played, about whatever pod is in
-the phase that it needs, so that lives of pods go on to their end.
-"""
+the phase that it needs, so that lives of pods go on to their end."""
 
 import os
 from itertools import pairwise

@@ -1,8 +1,7 @@
 """Plays histories of `core_histories`, and holds every decision to what all decisions must keep.
 
 Shared by the properties of the engine, of queues and of quotas. Invariant: a history is played by
-events and decisions alone, so whatever fails here can happen to a scheduler.
-"""
+events and decisions alone, so whatever fails here can happen to a scheduler."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -22,8 +21,7 @@ ROUNDS_MAX = 60
 def certain(decision: Decision) -> list[DecisionEvent]:
     """Placements and voids: a refusal may have been told before, by an engine that knew less.
 
-    Pods are evicted only once there is none to tell.
-    """
+    Pods are evicted only once there is none to tell."""
     untold = (PodRefused, PodEvicted)
     return [event for event in decision.events if not isinstance(event, untold)]
 
@@ -80,8 +78,7 @@ def follow(
 ) -> None:
     """Play the history; invariants are checked after every event.
 
-    `watched` surrounds the events of each decision, and may check what they added to the state.
-    """
+    `watched` surrounds the events of each decision, and may check what they added to the state."""
     for step in steps:
         if not isinstance(step, Decide):
             data = told(ledger, step)

@@ -37,8 +37,7 @@ budgets = st.builds(
 def crowded_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
     """Such a history with few cards for many pods, some of which disruption budgets protect.
 
-    Some hold the cards when others come, of whatever priority.
-    """
+    Some hold the cards when others come, of whatever priority."""
     comers = submissions(wanted=weighed((5, st.sampled_from(_LARGE)), (1, usual_shapes)))
     start = st.tuples(
         st.just([rack("roomy", 2), rack("other", 1), gang("team/x"), gang("team/y")]),

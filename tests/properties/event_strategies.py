@@ -1,8 +1,7 @@
 """Any event that the catalogue allows, drawn from the types themselves.
 
 A new event or field is covered the moment it exists. Bounds are drawn on purpose, because that is
-where a schema and its codec would disagree.
-"""
+where a schema and its codec would disagree."""
 
 from collections.abc import Callable
 from typing import Any

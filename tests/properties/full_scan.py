@@ -1,8 +1,7 @@
 """The same choice as the engine's, made the plain way: every filter on every node, one by one.
 
 Written from what the filters, scores and orders are documented to be, with no index, no columns and
-no packed amounts. It serves pods that want `binpack` or `spread` for nodes and for devices.
-"""
+no packed amounts. It serves pods that want `binpack` or `spread` for nodes and for devices."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -34,8 +33,7 @@ WHAT_IT_IS = (
 
 class Choice(NamedTuple):
     """Where the pod goes (nowhere: an empty name), why not elsewhere, how many nodes could take it,
-    and how many no filter refuses, though containers may want the same device there.
-    """
+    and how many no filter refuses, though containers may want the same device there."""
 
     node: str
     shares: tuple[Share, ...]
@@ -103,8 +101,7 @@ def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
 def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
     """The rank of the first filter that the device fails, or `FITS`.
 
-    What a device is comes first, then which one it is, then what the ask comes to there.
-    """
+    What a device is comes first, then which one it is, then what the ask comes to there."""
     wanted = demand(ask, state.device)
     failed = [refused_kind(ask, shape.devices, state.device)]
     if failed[0] in WHAT_IT_IS:
@@ -130,8 +127,7 @@ def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
 def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
     """The node's points: how full it is, or how empty, and half of that for what it prefers.
 
-    `shunned`: a taint asks such pods to leave some node of the cluster to others.
-    """
+    `shunned`: a taint asks such pods to leave some node of the cluster to others."""
     if shape.asks:
         pairs = [
             [(d.device.memory_mib, d.memory_free_mib) for d in node.devices],

@@ -4,8 +4,7 @@
 
 Standard input has one history per line: a JSON list of `[subject, event]`, where null means that
 the engine decides. For each history one line is printed: the digest of the state, and the SHA-256
-of everything that was decided. Run it under several hash seeds.
-"""
+of everything that was decided. Run it under several hash seeds."""
 
 import hashlib
 import json

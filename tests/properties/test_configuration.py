@@ -115,8 +115,7 @@ def test_any_document(document: object) -> None:
 def test_A8_a_card_is_never_cut_outside_of_its_groups(groups: list[MigGroup], moves: Any) -> None:
     """Pods come (so much memory) and go (a negative number): one group per card, each place once.
 
-    The ledger checks its own invariants after every event.
-    """
+    The ledger checks its own invariants after every event."""
     known = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=tuple(groups)),)
     configuration = Configuration(nvidia=NvidiaConfiguration(known_mig_geometries=known))
     cards = [gpu(f"g{i}", model=A100_40, mode="mig", slots=7) for i in range(2)]

@@ -1,7 +1,6 @@
 """For every history: what lets a pod have a place stands in the table, and wakes it.
 
-The table of queueing hints is held to what the filters and the limits do, event by event.
-"""
+The table of queueing hints is held to what the filters and the limits do, event by event."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,8 +102,7 @@ def test_what_lets_a_refused_pod_in_stands_in_its_row(
     """No event that the table leaves out for a reason makes it pass.
 
     Asked of the first that then has a place: others may have one for its sake. A gang for which
-    there were too few places may have them in another order, after any event.
-    """
+    there were too few places may have them in another order, after any event."""
     ledger = Ledger()
     follow(ledger, [*begun])
     for step in later:

@@ -83,8 +83,7 @@ def plain(draw: st.DrawFn, wanted: st.SearchStrategy[Shape]) -> Shape:
 def cluster_of(steps: list[Step]) -> Ledger:
     """The cluster after this history; every decision is folded, and no pod minds another.
 
-    Nor are devices linked: a full scan knows nothing of either.
-    """
+    Nor are devices linked: a full scan knows nothing of either."""
     ledger = Ledger()
     for step in steps:
         if isinstance(step, Decide):

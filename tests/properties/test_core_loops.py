@@ -1,7 +1,6 @@
 """Compiled, the loops of the index say the same as the Python that they were written in.
 
-For amounts at the limits of their fields, too.
-"""
+For amounts at the limits of their fields, too."""
 
 import importlib.util
 from pathlib import Path

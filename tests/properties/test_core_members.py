@@ -107,9 +107,8 @@ def fall_silent(members: Members) -> None:
 @trying(80)
 @given(histories())
 def test_each_pod_is_decided_by_its_owner_and_nobody_is_forgotten(steps: list[Step | Be]) -> None:
-    """In the end a scheduler that has seen nothing of it finds nobody to place, and nobody to
-    tell why he waits.
-    """
+    """In the end a scheduler that has seen nothing of it finds nobody to place, and nobody to tell
+    why he waits."""
     members = Members(("s0",))
     play(members, steps)
     fall_silent(members)

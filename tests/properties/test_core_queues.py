@@ -1,7 +1,6 @@
 """For every history with queues: no decision takes a queue beyond its limits, nor depends on more.
 
-What a queue holds is added up here from the state alone, without the code that decides.
-"""
+What a queue holds is added up here from the state alone, without the code that decides."""
 
 from collections import Counter
 from collections.abc import Iterator

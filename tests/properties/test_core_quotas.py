@@ -1,7 +1,6 @@
 """For every history with quotas: no decision takes a namespace beyond them, nor depends on more.
 
-What a namespace holds is added up here from the state alone, without the code that decides.
-"""
+What a namespace holds is added up here from the state alone, without the code that decides."""
 
 from collections import Counter
 from collections.abc import Iterator

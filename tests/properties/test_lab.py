@@ -44,8 +44,7 @@ def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
 
 class Happened(NamedTuple):
     """Who went of those that had a place `before`, for whom, and as which uid whoever went came
-    again.
-    """
+    again."""
 
     before: frozenset[str]
     gone: list[str]
@@ -60,8 +59,7 @@ class Happened(NamedTuple):
 
 def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
     """Decide until nothing is left to say; whoever is evicted goes, and comes again where somebody
-    makes it anew.
-    """
+    makes it anew."""
     happened = Happened(before, [], {})
     gangs = {name: group.observed for name, group in ledger.state.groups.items()}
     for _ in range(DECISIONS_MAX):
@@ -183,8 +181,7 @@ def test_what_happened_is_replayed(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], begun: int, watched: bool
 ) -> None:
     """From any moment on every pod has the place that it had, at the time at which it had it: also
-    one that was evicted and came again.
-    """
+    one that was evicted and came again."""
     ids = [device.id for node in fleet for device in node.devices]
     assume(len(set(ids)) == len(ids))
     ledger = lived(fleet, came, watched=watched)

@@ -1,8 +1,7 @@
 """Receipts: whatever is done to records between two of them is found, at the first that differs.
 
 The ledger is a recorded one. A rewritten stream numbers its records anew from where it was changed,
-as a server does; one from which a record was deleted leaves its revision out.
-"""
+as a server does; one from which a record was deleted leaves its revision out."""
 
 import random
 from collections.abc import Iterator, Sequence

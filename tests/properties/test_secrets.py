@@ -2,8 +2,7 @@
 
 The secret is put where people put them: environment, arguments, commands, probes, images, volumes,
 pull secrets, foreign annotations, and what the status says. The pods are the samples of every
-dialect, read as manifests and as an API server tells of them.
-"""
+dialect, read as manifests and as an API server tells of them."""
 
 import copy
 import io

@@ -1,7 +1,6 @@
 """Pods of another scheduler come to cut cards and end in any order.
 
-Nothing is placed where a pod may run whose slice is not told.
-"""
+Nothing is placed where a pod may run whose slice is not told."""
 
 from itertools import count
 from typing import Any

@@ -135,8 +135,7 @@ async def attacked(
 async def pull_nothing(ledger: JetStreamLedger, reply: str) -> None:
     """Ask a consumer of one's own, which has nothing; the answer, which is empty, goes to `reply`.
 
-    Returns once it has been sent.
-    """
+    Returns once it has been sent."""
     name = f"{ledger.wire.user}-0"
     config = {"name": name, "ack_policy": "none", "filter_subject": "apportion.v1.nothing"}
     body = {"stream_name": STREAM, "config": config}

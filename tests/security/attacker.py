@@ -6,8 +6,7 @@
 
 Subjects are drawn from the identity's own permissions, wildcards filled with names that are there;
 payloads and headers are half right, half broken. It says what it did, a line of JSON each second,
-until it is ended.
-"""
+until it is ended."""
 
 from __future__ import annotations
 
@@ -237,8 +236,7 @@ async def _flood(ledger: JetStreamLedger, node: str, done: Counter[str]) -> None
 def _take_connections(url: str, done: Counter[str]) -> None:
     """Open connections with all the subscriptions of each, and read nothing of what is sent.
 
-    How many subscriptions a connection gets is asked with the first one.
-    """
+    How many subscriptions a connection gets is asked with the first one."""
     found = urlsplit(url)
     login = {"user": found.username, "pass": found.password, "verbose": False, "protocol": 1}
     hears = f"_INBOX_{found.username}"

@@ -13,8 +13,7 @@ It prints as JSON what was seen, and under `broken` each limit that did not hold
 passes; no other node's inventory changed; every pod is allocated; services are ready, and not ready
 while the ledger is full; people get connections; the reserve of the ledger is kept; the median time
 from a pod to its placement is at most twice the one without attackers. Exit code 1 if one is
-broken.
-"""
+broken."""
 
 from __future__ import annotations
 
@@ -543,8 +542,7 @@ async def _verify(bus: Bus) -> dict[str, Any]:
     """What `apportion verify --json` says, which must be nothing but that all is right.
 
     The pods' pen signs as the watcher, so no owner is wrong either. It reads as an auditor: what
-    another one tried has cost the copy nothing.
-    """
+    another one tried has cost the copy nothing."""
     code, out, errors = await _verb(bus, "auditor", "verify", "--json")
     return {"exit_code": code, "told": json.loads(out) if out else {"said": errors}}
 

@@ -4,8 +4,7 @@
 
 A read of some events is over in milliseconds, and its consumer with it; of millions it is not. So
 that a consumer can be counted from outside, each lives a moment longer. The variable WITHOUT names
-the guard that is taken out. Invariant: both runs of a test are slow alike.
-"""
+the guard that is taken out. Invariant: both runs of a test are slow alike."""
 
 import contextlib
 import os

@@ -4,8 +4,7 @@
 
 A pod begins, does what a seed says for a while, ends, and the next one begins. The agent must stay
 ready, restore the limits of that container, leave its neighbour alone and remove its folder. Each
-second it prints, as a line of JSON, what was done and what was not so. SIGTERM ends it.
-"""
+second it prints, as a line of JSON, what was done and what was not so. SIGTERM ends it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `CONSUMER.CREATE` with the action `update` changed the filter of the scheduler's consumer, whose
 name the open monitor tells. The server went on beating, so the scheduler was ready, with a lag of
-0, and placed nothing any more.
-"""
+0, and placed nothing any more."""
 
 import json
 from collections.abc import AsyncIterator

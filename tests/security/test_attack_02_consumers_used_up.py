@@ -1,8 +1,7 @@
 """Attack 2: an auditor makes consumers until the server takes no more.
 
 A scheduler that was started anew then had none, its readiness named no cause, and nobody could
-delete a consumer.
-"""
+delete a consumer."""
 
 import json
 import secrets

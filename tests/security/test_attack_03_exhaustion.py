@@ -2,8 +2,7 @@
 
 One client held all 64 streams of events, and both plans that are made at a time. 200 half-sent
 requests stayed open for 90 seconds. And reading `/events` from the beginning, again and again, took
-a consumer of the ledger each time, of which a server has a thousand for everybody.
-"""
+a consumer of the ledger each time, of which a server has a thousand for everybody."""
 
 import asyncio
 import contextlib

@@ -113,8 +113,7 @@ async def test_an_invented_type_halts_nobody(tmp_path: Path, without: str) -> No
     """On a pod's subject, which the agent does not read, and on a node's, which it does.
 
     Without the guard nothing is decided, bound, answered or allocated any more. With it everything
-    goes on, each service says which revision changes nothing and why, and so does `verify`.
-    """
+    goes on, each service says which revision changes nothing and why, and so does `verify`."""
     async with running(tmp_path, without) as system:
         revisions = [await system.attack(each) for each in ("workload.x", "placement.node-a")]
         if without:
@@ -137,8 +136,7 @@ async def test_an_invented_type_halts_nobody(tmp_path: Path, without: str) -> No
 async def test_what_halts_can_be_set_aside(tmp_path: Path, without: str) -> None:
     """A format was enabled, and its build withdrawn: one verb, and everybody goes on.
 
-    The event stays where it is, and `verify` names it, who set it aside, and why.
-    """
+    The event stays where it is, and `verify` names it, who set it aside, and why."""
     async with running(tmp_path, without) as system:
         enabled = FormatEnabled(format="PodWeighed", version=1, by="ada")
         await system.facts.write(enabled, role="operator")

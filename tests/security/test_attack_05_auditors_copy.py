@@ -1,8 +1,7 @@
 """Attack 5, among auditors: one has an answer of the server delete what all of them read.
 
 He pulls from a consumer of his own that has nothing, and names the API for the reply: to that, an
-empty answer is the order to delete the copy, to purge it, or to end the reading of another.
-"""
+empty answer is the order to delete the copy, to purge it, or to end the reading of another."""
 
 import contextlib
 from pathlib import Path

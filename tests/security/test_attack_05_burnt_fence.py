@@ -2,8 +2,7 @@
 
 The server takes an id once, on whatever subject. A message under `<uid>/1/placed` on a subject of
 one's own, which no reader takes for an event, made every placement of the pod a duplicate: it
-stayed pending, and schedulers refused so often began anew, for as long as the server remembers.
-"""
+stayed pending, and schedulers refused so often began anew, for as long as the server remembers."""
 
 import base64
 import json
@@ -43,8 +42,7 @@ async def test_a_burnt_id_keeps_no_pod_from_its_place(
 ) -> None:
     """Without the ledger's key the pod is refused its place; with it nobody knows the id.
 
-    Both begin with what an agent may do: nothing, since it appends nothing any more.
-    """
+    Both begin with what an agent may do: nothing, since it appends nothing any more."""
     key = tmp_path / "ledger.key"
     key.write_text(secrets.token_hex(32))
     options = [*NO_AGENTS, *(["--ledger-key", str(key)] if guarded else [])]

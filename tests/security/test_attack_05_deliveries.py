@@ -2,8 +2,7 @@
 
 The server delivers to whatever somebody listens to in the stream's account, and asks nobody whether
 the reader may send there. What it answers itself is no such subject; what that account imports is.
-Bootstrap reached the auditors' copy from there, so a gateway's consumer purged the copy.
-"""
+Bootstrap reached the auditors' copy from there, so a gateway's consumer purged the copy."""
 
 import json
 from pathlib import Path

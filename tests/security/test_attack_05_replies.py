@@ -3,8 +3,7 @@
 The server asks nobody whether the sender of a request may send to the subject that it names for the
 reply. So an auditor who asks how the stream is had the answer stored as an event on a node's
 placement subject, which moves that node's fence; or sent to the API that purges the stream, to
-which an empty answer is the order to purge all: the whole ledger was gone.
-"""
+which an empty answer is the order to purge all: the whole ledger was gone."""
 
 import asyncio
 import contextlib
@@ -122,8 +121,7 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
 ) -> None:
     """And not the server's alone: an intake's, to an agent, and that a gateway's event is stored.
 
-    What comes back into another account is not handed on to a second service of the ledger's.
-    """
+    What comes back into another account is not handed on to a second service of the ledger's."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             facts = Facts(bus)
@@ -219,8 +217,7 @@ async def test_a_scheduler_gives_itself_no_leave_by_what_it_hears(
 ) -> None:
     """Whoever may answer whatever he hears, and speaks where he listens, may send anywhere.
 
-    A scheduler hears its own beats, and answers extenders, who are in another account.
-    """
+    A scheduler hears its own beats, and answers extenders, who are in another account."""
     answering = GUARDS["schedulers answer where the server says"]
     with contextlib.nullcontext() if guarded else answering():
         async with attacked(tmp_path / "nats") as bus:

@@ -1,8 +1,7 @@
 """Attack 6: an agent opens 50 batches on its own subject, and nobody else can open one.
 
 The server holds 50 open batches of a stream; an agent that may publish one message on a subject of
-the stream opens them all, and every writer's batches are refused for as long as it goes on.
-"""
+the stream opens them all, and every writer's batches are refused for as long as it goes on."""
 
 from pathlib import Path
 

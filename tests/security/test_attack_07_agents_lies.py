@@ -2,8 +2,7 @@
 
 It emptied another node, claimed its cards, had a card of 16 TiB believed, wrote from what was yet
 to come and in another's name, halted readers by a type that nobody knows, and wrote 9,000 events in
-five seconds. Now it may ask an intake on its node's subject, and the intake judges.
-"""
+five seconds. Now it may ask an intake on its node's subject, and the intake judges."""
 
 import contextlib
 from collections.abc import AsyncIterator

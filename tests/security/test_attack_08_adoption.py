@@ -1,8 +1,7 @@
 """Attack 8: a tenant puts a pod onto a node himself, and the ledger charges cards to it.
 
 With an API server without policies, so that nothing but the watcher is in the way. The pod never
-runs, for no agent gives it anything; the cards were closed to everybody else all the same.
-"""
+runs, for no agent gives it anything; the cards were closed to everybody else all the same."""
 
 from typing import Any
 

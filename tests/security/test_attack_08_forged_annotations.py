@@ -67,8 +67,7 @@ async def test_an_annotation_that_says_what_a_pod_holds(
     world: KubeWorld, guard: str, key: str
 ) -> None:
     """A tenant with every right to pods tries each way in: with the pod, afterwards, through its
-    status, through a binding. He gained cards that his pod never used, charged whole.
-    """
+    status, through a binding. He gained cards that his pod never used, charged whole."""
     plane = world.plane
     await plane.apply(kube_node("n1"))
     weakened = without(MESSAGES[key]) if guard == "weak" else without()

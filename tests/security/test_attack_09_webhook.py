@@ -84,8 +84,7 @@ async def forge(world: KubeWorld, turn: int, *, ok: bool | None) -> list[str]:
 async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard: str) -> None:
     """Anyone in the network sends 30 bodies of 6 MB: the API server gave up on the webhook, and
     took three pods whose annotations only we may write. Now it asks no service about these; the
-    webhook refuses what no API server sends before it reads it, and goes on answering.
-    """
+    webhook refuses what no API server sends before it reads it, and goes on answering."""
     await world.plane.apply(kube_node("n1"))
     if guard == "weak":
         first = without("limits of the webhook")

@@ -1,8 +1,7 @@
 """Attack 10: anyone in the network posts bodies of 60 MB to the extender.
 
-Four of them froze the gateway that it was a part of; one cost 22 seconds. kube-scheduler asks
-the same port and waited, and so did everybody who asked the gateway.
-"""
+Four of them froze the gateway that it was a part of; one cost 22 seconds. kube-scheduler asks the
+same port and waited, and so did everybody who asked the gateway."""
 
 import asyncio
 import contextlib

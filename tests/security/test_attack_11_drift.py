@@ -2,8 +2,7 @@
 
 The server then drops all but the newest event of each subject, and goes on dropping one for each
 that is appended: history is gone, and nobody says so, for services looked at the stream's settings
-only when they began.
-"""
+only when they began."""
 
 import asyncio
 import json
@@ -81,8 +80,7 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
     """Without the looks the scheduler is ready, and places on while events vanish.
 
     With them it decides nothing, says why in its log, at /readyz and in a metric, and goes on where
-    it was once the setting is put back; that events were lost stays to be seen.
-    """
+    it was once the setting is put back; that events were lost stays to be seen."""
     facts = Facts(bus)
     scheduler = await scheduling(
         bus, facts, HASTE + without("" if guarded else "looks at the ledger")
@@ -121,8 +119,7 @@ async def test_what_the_stream_sends_on_and_takes_in_is_noticed(bus: Bus) -> Non
 
     It may change the stream. What that sends on stays in the ledger's account, where bootstrap is
     not, so it hears what it asked for, and no event. A service that holds its ledger to what it
-    must be names each setting, with the value.
-    """
+    must be names each setting, with the value."""
     boot, watcher = (await bus.connect("bootstrap")).wire, await bus.connect("watcher")
     config = (await stream_info(boot))["config"]
     heard: asyncio.Queue[bytes] = asyncio.Queue()

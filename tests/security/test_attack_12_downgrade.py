@@ -1,8 +1,7 @@
 """Attack 12: the network answers for the ledger's server, without TLS or with its own certificate.
 
 Whoever can answer at the server's address, as by ARP or DNS, took the password out of a connection
-to `tls://`: the client library goes on without TLS where a server does not ask for it.
-"""
+to `tls://`: the client library goes on without TLS where a server does not ask for it."""
 
 import asyncio
 import contextlib

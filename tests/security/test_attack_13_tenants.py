@@ -1,8 +1,7 @@
 """Attack 13, its second half: a tenant asks the gateway, and sees what others run.
 
 Names, labels, owners and asks of every namespace were there for whoever reached the port, in pods,
-`why`, history and the log; a tenant learnt what his neighbours train, and when they are short.
-"""
+`why`, history and the log; a tenant learnt what his neighbours train, and when they are short."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -2,8 +2,7 @@
 
 A text of hundreds of thousands of documents kept its reader busy for minutes. A link in the
 watcher's folder was followed, and what it led to was told: a line that is no manifest stands in the
-log, in the words of its error.
-"""
+log, in the words of its error."""
 
 import asyncio
 import json
@@ -38,8 +37,7 @@ async def test_a_link_out_of_the_folder_is_not_followed(
 ) -> None:
     """A file that the attacker may not read is named as a manifest. What others put there works on.
 
-    Links inside of the folder, by which Kubernetes mounts a ConfigMap, are followed.
-    """
+    Links inside of the folder, by which Kubernetes mounts a ConfigMap, are followed."""
     secret, folder = tmp_path / "secret", tmp_path / "manifests"
     secret.write_text(f"{SECRET}: &{SECRET} a\n{SECRET}: b\n")
     (folder / "..2026").mkdir(parents=True)

@@ -2,8 +2,7 @@
 
 A seeded fuzz over the agent's own code, as its rounds call it. Whatever a container does, every
 round ends, its record can be encoded, what is granted stays the ledger's, its neighbour is left
-alone, and its folder goes with its pod.
-"""
+alone, and its folder goes with its pod."""
 
 import subprocess
 from collections.abc import Iterator

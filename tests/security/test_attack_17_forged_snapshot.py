@@ -1,8 +1,7 @@
 """Attack 17: a stolen scheduler's key writes snapshots that lie, or purges those that are there.
 
 A service that restarted would begin with a state in which a pod has lost its card, and another pod
-would be placed there. On a ledger whose beginning was dropped no service could start at all.
-"""
+would be placed there. On a ledger whose beginning was dropped no service could start at all."""
 
 import asyncio
 import json
@@ -184,8 +183,7 @@ async def test_a_trimmed_ledger_begins_without_the_schedulers_bucket(
     bus: Bus, facts: Facts, guard: str
 ) -> None:
     """A scheduler purges its own bucket, and can neither purge nor write bootstrap's. Without the
-    guard no service has anything to begin with.
-    """
+    guard no service has anything to begin with."""
     scheduler = await snapshots_of(bus, "scheduler")
     await scheduler.save(Taking(await folded(bus)).finish())
     await attest_all(bus)

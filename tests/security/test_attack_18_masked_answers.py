@@ -39,9 +39,8 @@ async def ask_for(session: aiohttp.ClientSession, url: str) -> None:
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_a_tenant_asks_for_much_at_once(bus: Bus, tmp_path: Path, guarded: bool) -> None:
-    """40 answers of 1,000 devices for one namespace: the gateway masked each on its event loop,
-    and answered no other client until all were done. Clients take turns now, and a thread masks.
-    """
+    """40 answers of 1,000 devices for one namespace: the gateway masked each on its event loop, and
+    answered no other client until all were done. Clients take turns now, and a thread masks."""
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(rows(mallory=TENANT, alice=TENANT))
     options = ("--listen", "127.0.0.1:0", "--tokens", str(tokens))

@@ -1,8 +1,7 @@
 """Attack 19: with the key of one node's agent the whole ledger is read.
 
 It made a consumer of every subject, asked for single records, and took the snapshots: the names,
-sizes and refusals of all namespaces, quotas and the nodes of others.
-"""
+sizes and refusals of all namespaces, quotas and the nodes of others."""
 
 import asyncio
 import contextlib

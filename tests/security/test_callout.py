@@ -1,8 +1,7 @@
 """Who shows a ServiceAccount's token gets its role; a forged, old or foreign one gets nothing.
 
 A real API server reviews the tokens, a real nats-server asks, and the callout answers with the
-rights of the chart and no others.
-"""
+rights of the chart and no others."""
 
 import asyncio
 import base64

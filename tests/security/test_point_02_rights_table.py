@@ -1,7 +1,6 @@
 """Points 2 to 7: what each account may do at the API server, all of it, as a table.
 
-A right that somebody adds without a row here fails, and so does a row without a right.
-"""
+A right that somebody adds without a row here fails, and so does a row without a right."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -2,8 +2,7 @@
 
 A pod's placement came to nothing, its node is closed, and the pod waits. Played again, the old
 message would put it there all the same: it was decided once, and signed, by a scheduler. Under its
-own id the server takes nothing twice for two minutes, and under another one whenever it comes.
-"""
+own id the server takes nothing twice for two minutes, and under another one whenever it comes."""
 
 import asyncio
 import contextlib
@@ -49,8 +48,7 @@ async def test_an_old_placement_is_no_placement(bus: Bus, without: str) -> None:
     """It is of a spent attempt, and follows another message: no reader applies it.
 
     Without that guard the pod is bound to the closed node. With it the scheduler says so, and once
-    the node is open again places the pod anew; that is bound.
-    """
+    the node is open again places the pod anew; that is bound."""
     facts = Facts(bus)
     await facts.open()
     async with contextlib.AsyncExitStack() as stack:

@@ -1,8 +1,7 @@
 """Point 22: an event that a reader cannot take ends neither its process nor its honesty.
 
 Nobody attacks here but a fault: a build whose fold fails at an event that is right. Who passes over
-it goes on with a state that nobody else has, and what a person said is lost without a word.
-"""
+it goes on with a state that nobody else has, and what a person said is lost without a word."""
 
 import asyncio
 import json
@@ -56,8 +55,7 @@ async def test_a_fault_of_the_fold_is_not_passed_over(bus: Bus, without: str) ->
 
     Without the guard that scheduler is ready, and places on the closed node. With it that one
     halts, is not ready and says at which revision and why, in a metric too; another one of a sound
-    build refuses the pod; and once the event is set aside both go on.
-    """
+    build refuses the pod; and once the event is set aside both go on."""
     facts = Facts(bus)
     await facts.open()
     async with scheduler(bus, "faulty", FAULTY + taken_out(without)) as faulty:

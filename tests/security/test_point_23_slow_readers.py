@@ -52,8 +52,7 @@ async def test_who_does_not_read_is_hung_up_on_and_others_read_on(
     tmp_path: Path, *, guarded: bool
 ) -> None:
     """All is appended, and read by a scheduler and another auditor, who miss nothing. Without the
-    limit the server holds all of it in its memory for the one who does not read.
-    """
+    limit the server holds all of it in its memory for the one who does not read."""
 
     def widen(text: str) -> str:
         assert "max_pending: 16MB" in text

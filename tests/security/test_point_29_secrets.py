@@ -34,8 +34,7 @@ spec:
 async def test_nothing_of_it_reaches_the_ledger_or_a_log(tmp_path: Path) -> None:
     """Environment, command, image, volumes and foreign annotations; the pod is there all the same.
 
-    The events are compared as bytes, and what the watcher logs as text.
-    """
+    The events are compared as bytes, and what the watcher logs as text."""
     manifests = tmp_path / "manifests"
     await asyncio.to_thread(manifests.mkdir)
     await asyncio.to_thread((manifests / "pod.yaml").write_text, POD)

@@ -1,7 +1,6 @@
 """Point 31: no root, nothing to write to, no capability, seccomp; the agent's exceptions are named.
 
-The API server itself judges it, by the strictest of the Pod Security standards.
-"""
+The API server itself judges it, by the strictest of the Pod Security standards."""
 
 import json
 from typing import Any

@@ -1,7 +1,6 @@
 """Point 32: nothing comes to a pod of ours and nothing leaves it but what it is for.
 
-Tried on what is applied, for the network that would obey it is not here.
-"""
+Tried on what is applied, for the network that would obey it is not here."""
 
 from typing import Any
 

@@ -2,8 +2,7 @@
 
 A log for people had a name's line breaks as they were, so that a line of it was the attacker's. And
 `--json`, which programs and terminals read, passed C1 codes and marks of direction: what stands on
-the screen was not what the ledger has.
-"""
+the screen was not what the ledger has."""
 
 import asyncio
 import json

@@ -2,8 +2,7 @@
 
 They delete the stream and append everything again with one event changed, or put such a store in
 its place: chain, schemas and invariants hold, so `verify` finds nothing. Somebody else has signed
-what the ledger held, and keeps the receipts elsewhere.
-"""
+what the ledger held, and keeps the receipts elsewhere."""
 
 import asyncio
 import json
@@ -111,8 +110,7 @@ def forged() -> tuple[int, list[Record]]:
 async def test_a_history_that_was_written_anew(place: Place) -> None:
     """[weak] Without receipts everything holds. [guarded] With them the first changed one is named.
 
-    And no receipt is made that would go on from it.
-    """
+    And no receipt is made that would go on from it."""
     whole = await place.verify(*place.receipts, *place.public)
     assert (whole["receipts"], whole["proven"], whole["proven_to"]) == (
         2,

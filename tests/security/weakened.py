@@ -4,8 +4,7 @@ An attack that fails may fail because it is badly made. So each test of this fol
 attack twice: against the guard, and without it. `GUARDS` names every guard that code is; those that
 permissions or manifests are, a test takes out by generating them from a wider table.
 
-In a process of its own: `python -m tests.security.weakened GUARD -- agent --node n1 ...`.
-"""
+In a process of its own: `python -m tests.security.weakened GUARD -- agent --node n1 ...`."""
 
 import asyncio
 import contextlib
@@ -83,8 +82,7 @@ def stays_in_the_folder() -> Iterator[None]:
 def limits_of(service: str) -> Iterator[None]:
     """The service reads whatever somebody sends, as much of it as he likes.
 
-    `service` is the module that has its `LIMITS`.
-    """
+    `service` is the module that has its `LIMITS`."""
     from apportion.runtime.service import own_machine  # noqa: PLC0415
     from apportion.runtime.service.limits import Limits  # noqa: PLC0415
 

@@ -1,9 +1,8 @@
 """Many runs with progress, or one with its last events.
 
-python -m tests.simulation --seeds 10000        all cores; counts per fault kind at the end
-python -m tests.simulation --seed 31 --logs     one run again, with what the services said
-python -m tests.simulation --seed 31 --shrink   what of its faults and wishes it takes to fail
-"""
+python -m tests.simulation --seeds 10000 all cores; counts per fault kind at the end python -m
+tests.simulation --seed 31 --logs one run again, with what the services said python -m
+tests.simulation --seed 31 --shrink what of its faults and wishes it takes to fail"""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Invariants checked after every event: those of core on a fold of the auditor's own, those of the
 second books, the chain, who may write what, gangs at their first placement, nothing placed where it
 was closed at the decision's basis, and the same decision from the same state by an engine that is
-new to it. An event of an honest writer that the fold refuses must have been right at its basis.
-"""
+new to it. An event of an honest writer that the fold refuses must have been right at its basis."""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ class Auditor:
 
     `shards` is what the scheduler of a decision owned, by the first payload of its append;
     `connections` counts those of each process, which begins with a whole budget at each;
-    `on_accepted` is told what the fold took. `oldest` says which revision the server has first.
-    """
+    `on_accepted` is told what the fold took. `oldest` says which revision the server has first."""
 
     def __init__(
         self, complain: Callable[[str], None], now_s: Callable[[], float], oldest: Callable[[], int]
@@ -289,8 +287,7 @@ class Auditor:
 
     def _came_too_late(self, data: object, basis: int) -> bool:
         """Whether a pod that was to go, or the one for which, was another at the basis: it has gone
-        since, or found a place.
-        """
+        since, or found a place."""
         if not isinstance(data, PodEvicted):
             return False
         known = [self.books.pods.get(uid) for uid in (data.pod, data.beneficiary)]
@@ -301,8 +298,7 @@ class Auditor:
         submission or rejection of one watcher and the adoption of another, neither having read the
         other.
 
-        No fence stands between them: who is adopted runs there already.
-        """
+        No fence stands between them: who is adopted runs there already."""
         if isinstance(data, PodSubmitted | PodRejected):
             return _adopted_since(self.state, data.uid, basis)
         if not isinstance(data, PodAdopted | PodPlaced):
@@ -348,8 +344,7 @@ class Auditor:
         """What a scheduler of this shard may decide: as if alone, or apart from the others.
 
         For fewer pods, after its decisions were refused; in one decision, or with as much to look
-        at as one that knows nothing yet.
-        """
+        at as one that knows nothing yet."""
         for refused in range(REFUSALS_MAX + 1):
             for looks_max, apart in product((UNBOUNDED, LOOKS_MAX), (False, True)):
                 engine = Engine(self.state, now=micros_of(time) or 0)
@@ -373,8 +368,7 @@ class Auditor:
 def _harmless(said: Payload, cards: set[str]) -> bool:
     """Whether a hostile agent says that there is nothing, or a card that another node had: one that
     is there still the fold refuses, if an intake had not read of it yet, and any other may have
-    moved.
-    """
+    moved."""
     if not isinstance(said, NodeReported) or any(card.id not in cards for card in said.devices):
         return False
     host = structs.replace(said.host, cpu_milli=0)  # no pod fits there, however much it says
@@ -403,16 +397,14 @@ def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
 def _is_of(found: list[Any], anew: list[Any]) -> bool:
     """Whether these placements are the others, or the first of them.
 
-    An engine that has much to look at says the rest in its next decision.
-    """
+    An engine that has much to look at says the rest in its next decision."""
     return found == anew or (bool(found) and found == anew[: len(found)])
 
 
 def _is_elsewhere(state: State, data: object) -> bool:
     """Whether a pod is adopted on a card that another node said to have since its own left.
 
-    A card that is not there has room for whatever runs on it.
-    """
+    A card that is not there has room for whatever runs on it."""
     if not isinstance(data, PodAdopted):
         return False
     known = state.nodes[data.node].by_id

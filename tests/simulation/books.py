@@ -2,8 +2,7 @@
 
 It knows less than the fold (who is placed where, what that takes, what was open when) and gets
 there by other means, so that a fault of the fold does not hide itself. Invariant: what stands here
-at a revision never depends on anything later.
-"""
+at a revision never depends on anything later."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ class History:
 class Standing:
     """One pod's life: `life` is a history of (phase, attempt).
 
-    `adopted` is the revision at which it was taken as it runs, 0 where it was submitted.
-    """
+    `adopted` is the revision at which it was taken as it runs, 0 where it was submitted."""
 
     group: str
     life: History = field(default_factory=lambda: History((GONE, 0)))

@@ -1,8 +1,7 @@
 """What happens to a running system: users, people, broken cards, crashes, partitions, rogues.
 
 Invariant: everything that chaos breaks it can mend, so that what is still wrong after `mend` is the
-system's own fault. Devices that failed stay failed where the seed says so.
-"""
+system's own fault. Devices that failed stay failed where the seed says so."""
 
 from __future__ import annotations
 

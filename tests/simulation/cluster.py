@@ -2,8 +2,7 @@
 
 Users and kubelets reach the API server at once and always; only our services have a network.
 Invariant: a kubelet ends what is deleted on its node, and what is on no node any more is collected,
-so whatever was done the cluster comes to rest.
-"""
+so whatever was done the cluster comes to rest."""
 
 from __future__ import annotations
 

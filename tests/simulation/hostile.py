@@ -2,8 +2,7 @@
 
 It asks intakes on its own subject, which is all that the server lets it do. Its node has no card,
 so that no pod is ever placed there, and all that it may rightly say is that. Whatever else it says
-is marked with its node in the id under which it would be appended.
-"""
+is marked with its node in the id under which it would be appended."""
 
 from __future__ import annotations
 

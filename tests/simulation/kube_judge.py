@@ -3,9 +3,8 @@ once all is quiet.
 
 Invariants checked at once: a pod is bound at most once, and only as a placement of the ledger said;
 no device holds more than it has by what bound pods were given; the ledger says that a pod is bound
-only once it is, gives up only what is not, and lets go of nothing that runs. Nothing is placed on
-a cut card on which a pod of the ledger may run on any slice, and none such is on offer in the end.
-"""
+only once it is, gives up only what is not, and lets go of nothing that runs. Nothing is placed on a
+cut card on which a pod of the ledger may run on any slice, and none such is on offer in the end."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ _decode = msgspec.json.Decoder().decode
 class Standing(NamedTuple):
     """A pod of the cluster: where it is, by which attempt, with which shares, and of which uid.
 
-    One that HAMi bound is on a `card`, with a slice from `start` on; None: any slice.
-    """
+    One that HAMi bound is on a `card`, with a slice from `start` on; None: any slice."""
 
     name: str
     ours: bool

@@ -1,7 +1,6 @@
 """What users of a cluster do: pods and gangs of every kind, made, deleted and made again.
 
-Invariant: no more than so many pods are there at a time; what users delete stays deleted.
-"""
+Invariant: no more than so many pods are there at a time; what users delete stays deleted."""
 
 from __future__ import annotations
 

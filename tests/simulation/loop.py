@@ -2,8 +2,7 @@
 
 Sleeping jumps the clock to the next timer. Invariants: the same calls in the same order give the
 same run on every machine and under any hash seed, so tasks and futures are hashed by their number
-and not by their address; and a loop that has nothing left to do says so instead of hanging.
-"""
+and not by their address; and a loop that has nothing left to do says so instead of hanging."""
 
 from __future__ import annotations
 

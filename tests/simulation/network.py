@@ -2,8 +2,7 @@
 
 A message on its way does not depend on its sender any more: it arrives though the sender was
 killed. Invariants: an answer that is lost is lost to the sender alone; once a link is cut nothing
-passes until it is mended, and once it is dead nothing ever does.
-"""
+passes until it is mended, and once it is dead nothing ever does."""
 
 from __future__ import annotations
 

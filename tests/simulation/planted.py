@@ -1,8 +1,7 @@
 """Broken variants of the real code, one for each promise: every one of them must be caught.
 
 A check that cannot fail proves nothing. Each entry breaks one code path of the services or of the
-core, for the length of a `with`, and says within how many seeds the simulation sees it.
-"""
+core, for the length of a `with`, and says within how many seeds the simulation sees it."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ class Planted(NamedTuple):
     `first` is the seed where it was seen last, or lies a little before it, so that the search is
     short; where the code has changed since, it shows at some other seed behind it. `rates` are
     faults that are on in each of these seeds, for variants that show in a race only. Runs with a
-    `cluster` see it, or runs without one.
-    """
+    `cluster` see it, or runs without one."""
 
     name: str
     plant: Callable[[Patch], None]
@@ -193,8 +191,7 @@ def _refused_pods_lost(patch: Patch) -> None:
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
     """Shape queues that fitted nowhere beside a refused decision stay unschedulable.
 
-    Where a placement is refused by the fold as well, the table of hints would wake them.
-    """
+    Where a placement is refused by the fold as well, the table of hints would wake them."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
     taken = tuple(0 if happened & REFUSED else asks for happened, asks in whom)
     patch.setitem(hints.BY_EVENT, PodPlaced, taken)
@@ -424,8 +421,7 @@ def _void_of_the_living(patch: Patch) -> None:
 def _snapshot_off_by_one(patch: Patch) -> None:
     """A service begins with a state that says that it is one event further than it is.
 
-    An intake that attests snapshots reads them as they are: it would refuse all of them.
-    """
+    An intake that attests snapshots reads them as they are: it would refuse all of them."""
     real = Snapshots.restore
 
     async def restore(self: Snapshots, *, at_most: int | None = None) -> State:

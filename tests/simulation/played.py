@@ -1,8 +1,7 @@
 """Runs of the code as it is, each played once in a process however many tests look at it.
 
 A run is a function of its seed, its rates and its side, so a second look at it shows nothing new.
-Invariant: nothing broken is played here; whoever plants a fault takes `run`, or stands under it.
-"""
+Invariant: nothing broken is played here; whoever plants a fault takes `run`, or stands under it."""
 
 from __future__ import annotations
 

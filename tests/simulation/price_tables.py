@@ -2,8 +2,7 @@
 
 A process of its own would work them out for itself; here all schedulers, and the auditor with each
 engine that is new to the state, live in one process, and the tables are a third of what a run
-costs. Invariant: the tables of equal prices and equal devices are equal, so nobody can tell.
-"""
+costs. Invariant: the tables of equal prices and equal devices are equal, so nobody can tell."""
 
 from __future__ import annotations
 

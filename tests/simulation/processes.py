@@ -1,8 +1,7 @@
 """The services as processes: the real bodies, started, killed at any await, started again.
 
 Invariant: a killed process does nothing more. Its link is dead before its tasks are told, so what
-its `finally` blocks do reaches nobody, and its successor begins with nothing of its memory.
-"""
+its `finally` blocks do reaches nobody, and its successor begins with nothing of its memory."""
 
 from __future__ import annotations
 
@@ -93,8 +92,7 @@ class SimulatedLedger(MemoryLedger):
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """See ledger.Ledger. Whoever decides has folded what it was told that it decided.
 
-        Appends of one basis are one decision.
-        """
+        Appends of one basis are one decision."""
         first = decode(drafts[0].payload, subject=drafts[0].subject)
         decides = isinstance(first.data, DecisionEvent)
         if decides and first.basis < self.acknowledged and first.basis != self.basis:

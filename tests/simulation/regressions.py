@@ -2,8 +2,7 @@
 
 What a seed does depends on everything that draws chance, so an old one may no longer go the way
 that it went. Where that matters the bug is a planted fault too, or has a test of its own, named
-here.
-"""
+here."""
 
 from __future__ import annotations
 

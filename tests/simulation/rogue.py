@@ -2,8 +2,7 @@
 contradictions.
 
 The writer has a role's password and none of its manners: no fence, no chain, no state. Invariant:
-its ids are its own, so that it can never spend the id of an honest event.
-"""
+its ids are its own, so that it can never spend the id of an honest event."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What must be so once the faults have ended: everything that fits has its place, and all is quiet.
 
 Two judges say whether a pending pod fits: an engine that is new to the state, and for simple pods
-the second books with no engine at all.
-"""
+the second books with no engine at all."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Makes a run that fails smaller: fewer kinds of fault, fewer wishes of users, and it still fails.
 
 Whoever looks for the cause has then less to read. Invariant: what is returned failed when it was
-tried last.
-"""
+tried last."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ SEPARATOR = "; "  # kinds of fault have commas in their names
 class Case:
     """A seed, the kinds of fault that are left out of it, and after how many wishes users rest.
 
-    `cluster` is the side that it is to have; None: the seed's own.
-    """
+    `cluster` is the side that it is to have; None: the seed's own."""
 
     seed: int
     spared: frozenset[str] = frozenset()

@@ -1,8 +1,7 @@
 """What is on the other side of watchers and binders: a folder of manifests, or a cluster.
 
 Invariant: either side can say what of it the ledger does not have yet, or has differently, without
-asking the services.
-"""
+asking the services."""
 
 from __future__ import annotations
 

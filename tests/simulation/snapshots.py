@@ -1,7 +1,6 @@
 """Snapshots in the simulation: the real rules over a bucket in memory, at the end of the same link.
 
-Invariant: the bucket holds what was put there, or bytes that the fault of that name tore.
-"""
+Invariant: the bucket holds what was put there, or bytes that the fault of that name tore."""
 
 from __future__ import annotations
 
@@ -94,8 +93,7 @@ class _MemoryBucket:
         """See object_store.Bucket. Of torn bytes half are left to the snapshot's own digest.
 
         A forged snapshot, which has a digest of its own, is caught as the real store does it: what
-        was listed names the digest of the bytes.
-        """
+        was listed names the digest of the bytes."""
         del size_max
         try:
             held = await self._ledger.ask("snapshot", lambda: dict(self._shelf.held))

@@ -1,7 +1,6 @@
 """Where simulated bindings take effect: a cluster that fails, now or for good, or does not answer.
 
-Invariant: a binding that was answered as failed has had no effect.
-"""
+Invariant: a binding that was answered as failed has had no effect."""
 
 from __future__ import annotations
 

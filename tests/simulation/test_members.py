@@ -107,8 +107,7 @@ def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members that share place a pod twice less often than members that each take all.
 
-    The latter do no harm either: fences refuse what they place twice.
-    """
+    The latter do no harm either: fences refuse what they place twice."""
     counts = {}
     for name, adjust in (("shared", heard), ("alone", delays)):
         with monkeypatch.context() as patch:

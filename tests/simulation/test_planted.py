@@ -1,7 +1,6 @@
 """Every planted fault is caught within its number of seeds, so the simulation can fail.
 
-Without it the same run is right: what was caught is the fault, and not what the run turns on.
-"""
+Without it the same run is right: what was caught is the fault, and not what the run turns on."""
 
 import pytest
 

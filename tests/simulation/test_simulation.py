@@ -1,7 +1,6 @@
 """The whole system under faults: a hundred seeds, the same every time, and nothing wrong.
 
-Another hundred are nightly, and `make sim` runs as many as wanted.
-"""
+Another hundred are nightly, and `make sim` runs as many as wanted."""
 
 import os
 import subprocess

@@ -2,8 +2,7 @@
 
 Every fault is on in about half of the seeds, so that each meets the others and each is also alone.
 Invariant: all chance comes from the seed, through a stream of its own for each purpose, so that one
-more draw in one place does not change another.
-"""
+more draw in one place does not change another."""
 
 from __future__ import annotations
 
@@ -94,9 +93,8 @@ class Weather:
     """The faults of one run: a rate for each that is on, and a count of those that struck.
 
     The rate of a fault on the wire or at the target is a probability per message or call, that of
-    one on a timer is per virtual second. `calm` ends them all; those of `spared` never strike.
-    In a run with a `cluster` pods come from an API server and are bound there; None: the seed says.
-    """
+    one on a timer is per virtual second. `calm` ends them all; those of `spared` never strike. In a
+    run with a `cluster` pods come from an API server and are bound there; None: the seed says."""
 
     seed: int
     spared: frozenset[str] = frozenset()

@@ -1,8 +1,7 @@
 """What users want: pods and gangs that come, change and go, as a source that watchers look at.
 
 Invariant: an observation is one object until the wishes change, so a watcher that looks again and
-finds nothing new has nothing to do.
-"""
+finds nothing new has nothing to do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """One run: a system of real services, a time of faults, a time to settle, and the verdict.
 
-Invariant: a run is a function of its seed; the same seed gives the same log, byte for byte.
-"""
+Invariant: a run is a function of its seed; the same seed gives the same log, byte for byte."""
 
 from __future__ import annotations
 
@@ -234,8 +233,7 @@ class World:
 
         The first time a pod may still be told that the reasons against it have changed since; the
         second time, too, for what a gang tries and gives up lets one be looked at that was not. A
-        node may say its inventory whole meanwhile, as it does every five minutes: no answer.
-        """
+        node may say its inventory whole meanwhile, as it does every five minutes: no answer."""
         told = f"{SUBJECTS}.pending."
         whole = f"{SUBJECTS}.inventory."
         for allowed in (told, told, "nothing"):
@@ -284,8 +282,7 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 @contextmanager
 def _as_here(seed: int) -> Iterator[None]:
     """What the services draw for themselves comes from the seed too, lists have pages, and few
-    changes make a flood.
-    """
+    changes make a flood."""
     before = random.getstate()
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:
@@ -307,8 +304,7 @@ def run(
     """One whole run. `adjust` may change the weather before it begins.
 
     For a smaller run: `spared` kinds of fault never strike, and users have `wishes_max` wishes.
-    With a `cluster` or without one: None leaves that to the seed.
-    """
+    With a `cluster` or without one: None leaves that to the seed."""
     weather = Weather(seed, spared, cluster)
     if adjust is not None:
         adjust(weather)

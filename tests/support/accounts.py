@@ -1,7 +1,6 @@
 """A ledger in memory with an account beside it: events at hours that the test says.
 
-Invariant: the first hour of the period is hour 0, and events come in the order of time.
-"""
+Invariant: the first hour of the period is hour 0, and events come in the order of time."""
 
 from typing import Self
 

@@ -1,7 +1,6 @@
 """What `kubectl apply -k` brings of ours: each object, and the pods that come of it.
 
-Invariant: read from the tree as it stands, so what is rendered anew is looked at anew.
-"""
+Invariant: read from the tree as it stands, so what is rendered anew is looked at anew."""
 
 from __future__ import annotations
 

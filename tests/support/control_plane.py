@@ -2,8 +2,7 @@
 
 There is no kubelet and no controller: a test makes nodes and says what becomes of pods. Everybody
 but the person who sets up is a service account with the project's own RBAC. Invariant: nothing is
-left running, whatever a test does.
-"""
+left running, whatever a test does."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ class ControlPlane:
     ) -> None:
         """`whole`: as people's clusters are, with accounts in pods, and nothing of ours in it.
 
-        `options` are more of kube-apiserver's.
-        """
+        `options` are more of kube-apiserver's."""
         self._binaries = binaries
         self._options = options
         self._whole = whole
@@ -154,8 +152,7 @@ class ControlPlane:
     def _admission(self) -> list[str]:
         """Without the plugins that want a controller, and with PodGroups where it has them.
 
-        Nobody is here who makes accounts, takes taints away or lets go of volumes and gangs.
-        """
+        Nobody is here who makes accounts, takes taints away or lets go of volumes and gangs."""
         if self._whole:
             return []
         off = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
@@ -292,8 +289,7 @@ class ControlPlane:
     def kubectl(self, *arguments: str, stdin: str | None = None, ok: bool | None = True) -> str:
         """What kubectl prints, as admin; what it complains of where it is not to succeed.
 
-        With `ok` None it may do either.
-        """
+        With `ok` None it may do either."""
         binary = self._binaries / "kubectl"
         done = subprocess.run(
             [

@@ -1,7 +1,6 @@
 """What else a whole cluster has: kube-controller-manager and a kube-scheduler, as it comes.
 
-Invariant: both end with the test, and what they said is in their logs beside the API server's.
-"""
+Invariant: both end with the test, and what they said is in their logs beside the API server's."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
 def claim_controller(plane: ControlPlane, folder: Path) -> Iterator[None]:
     """Who makes ResourceClaims of templates and lets go of them with pods, and kube-scheduler.
 
-    Other controllers would do to nodes and pods of a test what it does itself.
-    """
+    Other controllers would do to nodes and pods of a test what it does itself."""
     alone = ("--leader-elect=false", "--bind-address=127.0.0.1")
     only = "--controllers=resourceclaim-controller,garbage-collector-controller"
     with (

@@ -1,7 +1,6 @@
 """Decisions as the scheduler asks for them.
 
-Invariant: a decision without events is the engine's last word, not a pause in a long look.
-"""
+Invariant: a decision without events is the engine's last word, not a pause in a long look."""
 
 from apportion.core.placement.engine import EVENTS_MAX, LOOKS_MAX, Decision, Engine
 

@@ -1,8 +1,7 @@
 """A token of a ServiceAccount that has ended, as it is a while after it was made.
 
 No API server makes one that lives for less than ten minutes, and no test waits so long. Invariant:
-it is signed by the API server's own key, so that nothing is wrong with it but its time.
-"""
+it is signed by the API server's own key, so that nothing is wrong with it but its time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """An event that has had three versions, for tests of what is done with the older ones.
 
 No event of today has had more than one. `PodGone` is played by another of its name: `reason` could
-be missing at first, then had to be there and got an `exit_code` beside it, and is `why` now.
-"""
+be missing at first, then had to be there and got an `exit_code` beside it, and is `why` now."""
 
 from typing import Any
 

@@ -34,8 +34,7 @@ class Facts:
     """All events of a ledger as they come, and a pen for writing more.
 
     What is no event is noted in `refused`. Placements written here name the one before them on
-    their node, as a scheduler's do.
-    """
+    their node, as a scheduler's do."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -88,8 +87,7 @@ class Facts:
     ) -> int:
         """Append events in one batch, as their owner, and return the last revision.
 
-        `basis` is up to where their writer had read.
-        """
+        `basis` is up to where their writer had read."""
         role = role or BY_PAYLOAD[type(payloads[0])].appender
         if role not in self._pens:
             self._pens[role] = await self._bus.connect(role)

@@ -4,8 +4,7 @@ As the device manager of Kubernetes 1.36 does it (`pkg/kubelet/cm/devicemanager`
 pod is admitted, the checkpoint then and when devices are told of, whole or not at all, PodResources
 without init containers, and `PreStartContainer` before every start of a container, which is refused
 or tried again. A container reads what it got from the CDI files, as a runtime does. Invariant:
-slots that a pod holds are given to no other one before that has ended.
-"""
+slots that a pod holds are given to no other one before that has ended."""
 
 from __future__ import annotations
 
@@ -66,10 +65,9 @@ class Entry:
 class FakeKubelet:
     """The kubelet of one node, below a folder of its own; `async with` starts it.
 
-    `took_s` has by call how long each answer took.
-    `heard`: the API server told it of its pods. Until then it names none, whatever runs.
-    `knows_cdi`: its container runtime does; otherwise a container has what `Allocate` answered.
-    """
+    `took_s` has by call how long each answer took. `heard`: the API server told it of its pods.
+    Until then it names none, whatever runs. `knows_cdi`: its container runtime does; otherwise a
+    container has what `Allocate` answered."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -130,8 +128,7 @@ class FakeKubelet:
     ) -> dict[str, Any]:
         """Give a pod's containers devices, in order; what `Allocate` answered for each.
 
-        `init` names the one that is an init container, whose devices the next one has as well.
-        """
+        `init` names the one that is an init container, whose devices the next one has as well."""
         answers = {}
         lent: tuple[str, ...] = ()
         for container, count in containers.items():
@@ -154,9 +151,7 @@ class FakeKubelet:
     async def begin(self, pod: str, container: str) -> dict[str, str]:
         """Start a container: the environment that its runtime gives it.
 
-        Raises:
-            Refused: the plugin does not let it start.
-        """
+        Raises Refused: the plugin does not let it start."""
         entry = next(e for e in self._entries if (e.pod, e.container) == (pod, container))
         await self._call(entry.resource, calls.PRE_START, pb.PreStartRequest(slots=entry.ids))
         if not self.knows_cdi:

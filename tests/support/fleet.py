@@ -1,7 +1,6 @@
 """Builders of devices and nodes, so that a test says only what it is about.
 
-Every default is a real card: an A100 of 80 GB shared by HAMi-core, ten slots.
-"""
+Every default is a real card: an A100 of 80 GB shared by HAMi-core, ten slots."""
 
 from typing import Any
 

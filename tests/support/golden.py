@@ -3,8 +3,7 @@
 `test_x.golden` beside `test_x.py` has a section for each test, and in it what the product made of
 each input. A test asserts facts; that the sentences are as before is compared here, once. After a
 change of wording `pytest --write-golden FILE` writes the sections of the tests that it runs, and
-the difference is reviewed with the change.
-"""
+the difference is reviewed with the change."""
 
 import ast
 import re

@@ -1,8 +1,7 @@
 """Events of a small cluster in any order, those that contradict each other among them.
 
 Few names, so that events meet: pods are placed twice, devices move between nodes, gangs come and
-go. Hypothesis shrinks what is drawn from here to the few events that matter.
-"""
+go. Hypothesis shrinks what is drawn from here to the few events that matter."""
 
 import itertools
 from collections.abc import Iterator

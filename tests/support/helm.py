@@ -1,8 +1,7 @@
 """Helm, as people run it, over the project's chart.
 
-Invariant: it reads and writes nothing of the person who runs the tests: its home is a folder of
-its own, and the cluster is the one that a test names.
-"""
+Invariant: it reads and writes nothing of the person who runs the tests: its home is a folder of its
+own, and the cluster is the one that a test names."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def find_helm() -> tuple[Path | None, str]:
 def helm(*words: str, kubeconfig: Path | None = None, ok: bool = True) -> str:
     """What helm prints; what it complains of where it is not to succeed.
 
-    The test is skipped where there is no helm, and fails where there must be one.
-    """
+    The test is skipped where there is no helm, and fails where there must be one."""
     binary, reason = find_helm()
     if binary is None:
         (pytest.fail if REQUIRED in os.environ else pytest.skip)(reason)

@@ -1,8 +1,7 @@
 """An intake beside the agents of a test: nothing that an agent says comes to the ledger without.
 
 The first agent that a test starts on a ledger brings a real intake process there, which lives as
-long as the ledger's server. A test that starts intakes of its own before has these alone.
-"""
+long as the ledger's server. A test that starts intakes of its own before has these alone."""
 
 from __future__ import annotations
 

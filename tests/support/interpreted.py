@@ -3,8 +3,7 @@
 A compiled module cannot be asked to stand aside: Python takes it before its source. So what is to
 run as it is written runs in a copy that has nothing but sources.
 
-    python -m tests.support.interpreted tests/unit      pytest on such a copy
-"""
+    python -m tests.support.interpreted tests/unit      pytest on such a copy"""
 
 import os
 import shutil

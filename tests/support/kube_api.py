@@ -1,8 +1,7 @@
 """The API server of a test, asked over one connection where a kubectl each time would cost more.
 
 Resources are named as kubectl takes them: `pods`, `pod`, `pvc`, `queues.scheduling.volcano.sh`.
-Invariant: a refused request is an AssertionError, as for `ControlPlane.kubectl`.
-"""
+Invariant: a refused request is an AssertionError, as for `ControlPlane.kubectl`."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ class KubeApi:
     def create(self, document: dict[str, Any], namespace: str) -> bool:
         """Create an object as `kubectl apply` does; False where there is one of its name.
 
-        It is in this namespace unless it names another.
-        """
+        It is in this namespace unless it names another."""
         about = document["metadata"]
         applied = json.dumps(
             document | {"metadata": {"annotations": {}, "namespace": namespace} | about},

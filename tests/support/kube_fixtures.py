@@ -1,8 +1,7 @@
 """Fixtures of tests against a real API server: one control plane for the run, a world per test.
 
 Invariant: where there is no control plane these tests are skipped with the reason, or fail with it
-where `APPORTION_REQUIRE_KUBERNETES=1` says that there must be one.
-"""
+where `APPORTION_REQUIRE_KUBERNETES=1` says that there must be one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A real kube-scheduler that asks a gateway of a test, configured by the project's own files.
 
 Invariant: it acts as `system:kube-scheduler`, with the rights that Kubernetes gives it and no more,
-and ends with the test.
-"""
+and ends with the test."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ def kube_scheduler(plane: ControlPlane, folder: Path, url: str, **extender: Any)
 def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Path]:
     """A kube-scheduler with a policy file, as the design of gpu-manager has it.
 
-    Skips the test where kube-scheduler reads none.
-    """
+    Skips the test where kube-scheduler reads none."""
     if plane.version > LAST_POLICY:
         pytest.skip("kube-scheduler reads policy files up to {}.{}".format(*LAST_POLICY))
     policy = json.loads(POLICY.read_text())
@@ -84,8 +82,7 @@ def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Pa
 def plain_scheduler(plane: ControlPlane, folder: Path, requests_per_s: int) -> Iterator[int]:
     """A kube-scheduler that asks nobody, until the end of the block; yields its process id.
 
-    By itself it asks the API server for 50 things a second at most.
-    """
+    By itself it asks the API server for 50 things a second at most."""
     made = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -1,8 +1,7 @@
 """A whole system for a test: a real API server, a real ledger, and the services between them.
 
 Each service is the account that the project's manifests give it. Invariant: a test leaves neither
-processes nor objects behind.
-"""
+processes nor objects behind."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class KubeWorld:
 
     def service(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
         """A service that is not started yet; watcher and binder know the cluster. `first` is code
-        that it runs before.
-        """
+        that it runs before."""
         kube: tuple[str, ...] = ()
         if verb in {"watcher", "binder"}:
             kube = ("--kubeconfig", str(self.plane.kubeconfig_of(verb)))

@@ -3,8 +3,7 @@
     Ledger().report(rack("n1", 2)).submit(pod("p1", ask(4096))).decide()
 
 Invariant: what is played must be taken, unless the test says `contradict`; after every event the
-state obeys `invariants.violations`.
-"""
+state obeys `invariants.violations`."""
 
 from typing import Self
 
@@ -68,8 +67,7 @@ class Ledger:
     def contradict(self, data: Payload) -> str:
         """Fold an event that must be refused, and return why; all but the record stays as it was.
 
-        A placement that is refused uses up its attempt, which is checked where it matters.
-        """
+        A placement that is refused uses up its attempt, which is checked where it matters."""
         before = facts(self.state)
         refused = self.take(data).refused
         assert refused, f"{data} was taken"

@@ -1,8 +1,7 @@
 """Other words in every sentence of the product, to show that no program reads one.
 
 `replaced` is for what this process words: functions of `core/explain/text` that return a text, and
-others by their names. `reworded` is for an answer as JSON, between a gateway and its client.
-"""
+others by their names. `reworded` is for an answer as JSON, between a gateway and its client."""
 
 from __future__ import annotations
 

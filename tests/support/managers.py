@@ -63,8 +63,7 @@ def running_manager(
 ) -> Iterator[None]:
     """Run `manager` of the folder that `variable` names, with its custom resources and webhooks.
 
-    `api` is the apiVersion of its configuration, and `settings` are fields of it.
-    """
+    `api` is the apiVersion of its configuration, and `settings` are fields of it."""
     built, name = Path(os.environ[variable]), api.split(".")[1]
     port = free_port()
     authority = Authority(folder)

@@ -3,8 +3,7 @@
     Members(["a", "b"], rack("n1", 8)).submit(pod("p1", ask(4096))).decide_by("a")
 
 The state is one, so what one member has decided the others know at once: what is asked here is who
-decides, and where, not what happens while a decision is on its way.
-"""
+decides, and where, not what happens while a decision is on its way."""
 
 from collections.abc import Sequence
 from typing import Self

@@ -1,8 +1,7 @@
 """A reader's place in the ledger in memory; see ledger.Subscription.
 
 Invariant: whatever the link does, a record is delivered once and in revision order, and a missing
-one ends the reader of a whole ledger with LedgerHole.
-"""
+one ends the reader of a whole ledger with LedgerHole."""
 
 from __future__ import annotations
 

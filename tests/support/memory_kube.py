@@ -2,8 +2,7 @@
 
 It is what kube-apiserver is to the real client, for the simulation, and one contract suite over
 both keeps it honest. Invariants: a pod is bound at most once, and its annotations come with that
-write; a precondition that does not hold changes nothing; a refusal is one of Kubernetes'.
-"""
+write; a precondition that does not hold changes nothing; a refusal is one of Kubernetes'."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ class MemoryKube:
     """One cluster's API server, as of Kubernetes 1.21: it looks at the uid of a binding.
 
     `more_kinds` are kinds, as API version and resource, that it says it has in addition to those of
-    the store. `fewer_kinds` are kinds that it does not have.
-    """
+    the store. `fewer_kinds` are kinds that it does not have."""
 
     def __init__(self) -> None:
         self.store = Store()

@@ -1,8 +1,7 @@
 """A connection to the API server in memory: bytes in, bytes out, as `runtime.kube.client` has it.
 
 All that a network can do to a request is done by its `KubeLink`. Invariant: whoever is given this
-instead of the real connection sees the same, by the contract suite over both.
-"""
+instead of the real connection sees the same, by the contract suite over both."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ class KubeLink(Protocol):
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
         """Lines of a watch, as they arrive, and whether the connection holds after them.
 
-        Raises KubeUnavailable where it broke before, or is silent for so long.
-        """
+        Raises KubeUnavailable where it broke before, or is silent for so long."""
 
 
 class PerfectKubeLink:

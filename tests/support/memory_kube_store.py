@@ -2,8 +2,7 @@
 
 It is what etcd and the watch cache are to the real one. Invariants: every write has a version of
 its own, higher than all before it; a list is as of one version, over all of its pages; a watch is
-told of every write after its version, in their order, or that the past is forgotten.
-"""
+told of every write after its version, in their order, or that the past is forgotten."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ class Page(NamedTuple):
 class Feed:
     """One watch: what happened since its version. `news` is set when there is more.
 
-    One that is `broken` tells nothing more.
-    """
+    One that is `broken` tells nothing more."""
 
     def __init__(self, store: Store, resource: str, prefix: str, version: int) -> None:
         self._store = store
@@ -96,8 +94,7 @@ class Feed:
     def bookmark(self) -> list[bytes]:
         """That nothing has happened up to now; only once all was taken.
 
-        Nothing from a store that is at a lower version: a real server waits for the watch's own.
-        """
+        Nothing from a store that is at a lower version: a real server waits for the watch's own."""
         if self._version > self._store.version:
             return []
         self._version = self._store.version
@@ -160,9 +157,7 @@ class Store:
     def page(self, resource: str, prefix: str, *, limit: int, rest: str) -> Page:
         """The first objects of a kind, or those after the page that gave the token `rest`.
 
-        Raises:
-            Forgotten: nobody knows that token any more.
-        """
+        Raises Forgotten: nobody knows that token any more."""
         version = self.version
         if rest:
             if rest not in self._rests:

@@ -2,9 +2,8 @@
 
 `MemoryServer` is the server, a `MemoryLedger` one connection to it, and its `Link` the network in
 between: all that a network can do to a message is done there. The draft rules are the real ones.
-Invariant: one contract suite passes over this and over nats-server, so what the simulation shows
-of the services holds on the real ledger.
-"""
+Invariant: one contract suite passes over this and over nats-server, so what the simulation shows of
+the services holds on the real ledger."""
 
 from __future__ import annotations
 
@@ -42,9 +41,8 @@ class Link(Protocol):
     async def ask(self, what: str, act: Callable[[], T]) -> T:
         """Have the server `act`, once or more often or not at all, and return what it answers.
 
-        Raises what `act` raises, LedgerUnavailable if nothing was sent, LostReply if the answer
-        did not come.
-        """
+        Raises what `act` raises, LedgerUnavailable if nothing was sent, LostReply if the answer did
+        not come."""
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
         """Have the server `act`, perhaps; nobody learns. Raises LedgerUnavailable."""

@@ -1,8 +1,7 @@
 """A shared queue of the ledger in memory: what a durable consumer with explicit acks is.
 
 Invariant: a record leaves by an acknowledgement only; one that is not answered within the
-acknowledgement time, or is handed back, is handed out again with a higher attempt.
-"""
+acknowledgement time, or is handed back, is handed out again with a higher attempt."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 It is what nats-server is to the real ledger, for the simulation, and one contract suite over both
 keeps it honest. Invariants: an append is stored whole or not at all; revisions count from 1 without
 a gap; an id is taken once within the duplicate window; a fence holds on what is stored, never on
-what somebody believes.
-"""
+what somebody believes."""
 
 from __future__ import annotations
 
@@ -223,8 +222,7 @@ class MemoryServer:
     def serve(self, pattern: str, take: Take, *, group: str = "") -> int:
         """Hand plain messages on `pattern` to `take`; returns the number to stop it by.
 
-        Of those of one `group` each gets some of them.
-        """
+        Of those of one `group` each gets some of them."""
         number = next(self._numbers)
         self.handlers[number] = (pattern, group, take)
         return number

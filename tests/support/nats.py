@@ -2,8 +2,7 @@
 
 Also what a real network and a real crash do, on demand: a proxy that keeps answers back, a server
 killed and started again on the same store, and a plain server without our rules for what ours
-forbids.
-"""
+forbids."""
 
 import asyncio
 import contextlib
@@ -113,8 +112,7 @@ async def running_bus(data_dir: Path, *, max_bytes: int = -1) -> AsyncIterator[B
 async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
     """Make the stream, perhaps where another was deleted a moment ago.
 
-    The server answers a deletion before the files are gone, and refuses the name until then.
-    """
+    The server answers a deletion before the files are gone, and refuses the name until then."""
 
     async def made() -> bool:
         try:

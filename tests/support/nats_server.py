@@ -30,8 +30,7 @@ def tls_block(pair: Pair, clients: Path | None = None) -> str:
 class NatsServer:
     """One server; use as `async with`, which ends it for sure.
 
-    `passwords` are by user; `$NATS_...` of the configuration are filled in.
-    """
+    `passwords` are by user; `$NATS_...` of the configuration are filled in."""
 
     def __init__(
         self, folder: Path, configuration: str, passwords: Mapping[str, str] | None = None
@@ -112,8 +111,7 @@ class EncryptedServer(EmbeddedServer):
     """The embedded server's part, with TLS: for tests and benchmarks that are to go over it.
 
     Whoever connects from this process and those that it starts trusts its CA, which stays the same
-    on the same folder.
-    """
+    on the same folder."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir)

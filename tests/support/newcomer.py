@@ -1,8 +1,7 @@
 """The two commands of the README on a fresh machine: Debian 12, Python, pip, make, and no root.
 
 There is no network, no Docker, no Kubernetes, no GPU and an empty home; what pip installs lies in a
-folder, as it would in a mirror. So the times measured are ours, not the network's.
-"""
+folder, as it would in a mirror. So the times measured are ours, not the network's."""
 
 import shutil
 from pathlib import Path

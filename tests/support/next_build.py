@@ -3,8 +3,7 @@
 It is made as CONTRIBUTING tells to add a field, in a copy of the schemas: the module of before goes
 to `older` with a lift at its end, the struct gets a field, and its event the version; and who
 writes a placement fills the field. All else is this checkout. A process that finds the copy first
-is of that build. Its fold does not keep the field, so both builds tell a state in the same way.
-"""
+is of that build. Its fold does not keep the field, so both builds tell a state in the same way."""
 
 import inspect
 import re

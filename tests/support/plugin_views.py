@@ -1,7 +1,6 @@
 """What the device plugins read from a pod's annotations, written from their encodings.
 
-Independent of what renders: these know the text and nothing of placements.
-"""
+Independent of what renders: these know the text and nothing of placements."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,6 @@
 """Our ValidatingAdmissionPolicies in a cluster of a test, whole or with a validation left out.
 
-Invariant: after a test the API server holds nobody to them any more.
-"""
+Invariant: after a test the API server holds nobody to them any more."""
 
 from __future__ import annotations
 

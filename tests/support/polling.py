@@ -2,8 +2,7 @@
 
 A test names what it waits for and how long at most; it goes on as soon as the condition holds, and
 otherwise fails with the last value seen. Invariant: the last look begins after that time, so a
-machine that stood still for all of it fails nothing.
-"""
+machine that stood still for all of it fails nothing."""
 
 import asyncio
 import time

@@ -3,8 +3,7 @@
 A port that the kernel chose may be anybody's by the time a server listens on it: the source of a
 connection of another lane, or even of a client that waits for that very server and so meets itself.
 Invariants: the kernel chooses none of these for anybody; no two processes that take ports here get
-the same, and none gets one twice.
-"""
+the same, and none gets one twice."""
 
 from __future__ import annotations
 
@@ -29,9 +28,8 @@ def _blocks() -> list[int]:
 def _hold(block: int) -> bool:
     """Keep a block from all others for as long as this process lives; False: another has it.
 
-    A socket's abstract name is as wide as the ports are, whoever runs the tests, and leaves no
-    file behind.
-    """
+    A socket's abstract name is as wide as the ports are, whoever runs the tests, and leaves no file
+    behind."""
     with socket.socket(socket.AF_UNIX) as holder, contextlib.suppress(OSError):
         holder.bind(f"\0apportion-tests-ports-{block}")
         holder.detach()  # open until the process ends

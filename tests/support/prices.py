@@ -1,8 +1,7 @@
 """Prices by hand, and the formulas of the scores worked out slowly, one number after the other.
 
 The slow formulas share no code with the tables that they are held against: they recurse over pods,
-and know a device by its percent only.
-"""
+and know a device by its percent only."""
 
 from dataclasses import dataclass
 from math import floor, isqrt

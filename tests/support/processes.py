@@ -27,8 +27,7 @@ class ServiceProcess:
     """`apportion <verb> ...` against one ledger; use as `async with`, which ends it for sure.
 
     `build` is where Python looks first for modules, from the next start on: it makes another build
-    of what it finds there. `first` is Python that runs before the verb, in its process.
-    """
+    of what it finds there. `first` is Python that runs before the verb, in its process."""
 
     def __init__(
         self, verb: str, url: str, *options: str, build: Path | None = None, first: str = ""

@@ -1,8 +1,7 @@
 """A cluster drawn from a seed: nodes, pods that are on them, and pods that want a place.
 
 Of the fields by which kube-scheduler filters, without devices; amounts are few and small, so that
-most pods fit some nodes and not others.
-"""
+most pods fit some nodes and not others."""
 
 from __future__ import annotations
 

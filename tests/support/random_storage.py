@@ -1,8 +1,7 @@
 """Storage drawn from a seed, for a cluster that is: claims in every state, volumes, nodes' limits.
 
 Each namespace has claims of the same names, each kind of claim several times over, so that pods
-share some and have others for themselves.
-"""
+share some and have others for themselves."""
 
 from __future__ import annotations
 

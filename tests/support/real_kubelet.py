@@ -84,8 +84,7 @@ class RealKubelet:
     async def start(self) -> None:
         """Start the kubelet where its runtime sees what it mounts; wait until its node is ready.
 
-        No controller says of a node whose kubelet was killed that it is not, so this does.
-        """
+        No controller says of a node whose kubelet was killed that it is not, so this does."""
         kubelet = [
             *("/usr/bin/nsenter", f"--target={self._running['runtime'].pid}", "--mount"),
             f"--wd={ROOT}",
@@ -142,8 +141,7 @@ class RealKubelet:
         """The process that runs in the container, once it runs.
 
         A kubelet that died between making and starting a container makes it once more, so this
-        looks at the newest one each time.
-        """
+        looks at the newest one each time."""
 
         async def there() -> int:
             attempt = self.created(pod, container)[-1]["attempt"]

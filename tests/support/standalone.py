@@ -1,8 +1,7 @@
 """`apportion up` as a person runs it: a process, its output, its folder, and the verbs beside it.
 
 Every process that it starts inherits a mark, and the ledger's server names the data folder on its
-command line, so a test can say of the whole machine that nothing is left.
-"""
+command line, so a test can say of the whole machine that nothing is left."""
 
 from __future__ import annotations
 

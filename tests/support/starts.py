@@ -10,8 +10,7 @@ Invariants: a fork is a child of the test's process, with a process ID, exit sta
 environment, working directory and descriptors of its own, and `/proc` shows its own command line
 and environment. It shares nothing with another fork but what importing leaves behind.
 
-    python -m tests.support.starts      the process that is forked; orders come on standard input
-"""
+    python -m tests.support.starts      the process that is forked; orders come on standard input"""
 
 from __future__ import annotations
 
@@ -135,8 +134,7 @@ def _order(order: bytes, files: Sequence[int]) -> int:
     """Have a process forked, and return its ID.
 
     A test that runs out of time may leave while it waits: the next one reads that answer first, and
-    ends the process, which has no test.
-    """
+    ends the process, which has no test."""
     with _lock:
         if not _orders:
             _start()

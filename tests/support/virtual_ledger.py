@@ -1,8 +1,7 @@
 """A ledger that is written in virtual time by the real engine: what a replay is given to read.
 
 Pods come and end at the times that a test says, and are decided at once. Invariant: every record is
-one that a scheduler, a person or a node could have written, with its time, chained and in order.
-"""
+one that a scheduler, a person or a node could have written, with its time, chained and in order."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ BEGIN_S = 1_800_000_000.0
 class VirtualLedger:
     """Records so far, the state that they fold to, and where every pod was placed and when.
 
-    With `watched` whoever is evicted comes again under its name, as the watcher makes it anew.
-    """
+    With `watched` whoever is evicted comes again under its name, as the watcher makes it anew."""
 
     def __init__(self, *, watched: bool = False) -> None:
         self._watched = watched

@@ -2,8 +2,7 @@
 
 Invariant: the services are the real ones, and so is what they say to one another; the ledger and
 the time alone are others. For tests of a few of them, without faults; with faults and all of them
-it is `tests.simulation`.
-"""
+it is `tests.simulation`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Written from what those controllers are known to write; it stands in for them because Apportion
 takes the place of Volcano's scheduler and not of its controllers. Each pod is what its template
-says, with the job's scheduler.
-"""
+says, with the job's scheduler."""
 
 from __future__ import annotations
 

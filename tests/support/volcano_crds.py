@@ -3,8 +3,7 @@
 Scope, names, subresources, printer columns and fields are those of Volcano 1.8 and of its newest
 release: the PodGroup has no `status` subresource, the Queue and the Job have one. Where the table
 says `any`, anything is kept. A row that begins with `+` is not in 1.8, which also has no limits of
-values. The PodGroup of the coscheduling plugin is beside them.
-"""
+values. The PodGroup of the coscheduling plugin is beside them."""
 
 from __future__ import annotations
 

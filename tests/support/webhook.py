@@ -1,7 +1,6 @@
 """The webhook of a test: the project's own manifests, with the address of a service that runs here.
 
-Invariant: after a test the API server asks nobody any more.
-"""
+Invariant: after a test the API server asks nobody any more."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ def _as_they_are(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 class Webhook:
     """One webhook of a cluster; `port` is where the API server finds it.
 
-    `authority` signs its certificate, in place of cert-manager.
-    """
+    `authority` signs its certificate, in place of cert-manager."""
 
     def __init__(self, world: KubeWorld, folder: Path) -> None:
         self.world = world
@@ -88,8 +86,7 @@ async def running_webhook(
     world: KubeWorld, *options: str, change: Change = _as_they_are, first: str = ""
 ) -> AsyncIterator[Webhook]:
     """The webhook of the world, in force; `change` changes its configuration, and `first` is code
-    that the service runs before.
-    """
+    that the service runs before."""
     with TemporaryDirectory() as folder:
         webhook = Webhook(world, Path(folder))
         try:

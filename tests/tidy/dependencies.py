@@ -1,7 +1,6 @@
 """Dependencies: what the code imports is declared, and what is declared is used.
 
-An undeclared import works wherever some other package happens to bring it, and fails elsewhere.
-"""
+An undeclared import works wherever some other package happens to bring it, and fails elsewhere."""
 
 import ast
 import re
@@ -46,8 +45,7 @@ def mismatches(
     """Imports without a declaration, and declarations without an import.
 
     `providers` maps a module to the projects that bring it; `not_imported` are projects that are
-    used in another way, such as a binary.
-    """
+    used in another way, such as a binary."""
     wanted = {project_name(requirement) for requirement in declared}
     used = {project_name(name) for name in not_imported}
     for module, (path, line) in imported(sources).items():

@@ -1,7 +1,6 @@
 """What a tidy rule says: a place and a sentence that names the fix.
 
-Rules are functions from text to offences, so that each can be shown to fail on a planted one.
-"""
+Rules are functions from text to offences, so that each can be shown to fail on a planted one."""
 
 import dataclasses
 

@@ -2,8 +2,7 @@
 
 A text is a sentence if it comes out of a field of an answer that holds one, of a function that
 words something, of an error, or of a variable that was assigned from one of these. In JavaScript,
-which is looked at as a row of words, fields and variables count.
-"""
+which is looked at as a row of words, fields and variables count."""
 
 import ast
 import re

@@ -1,8 +1,7 @@
 """Purity: what lint and import contracts cannot see.
 
 Core and schemas use no builtin whose result differs between processes, and go through no set in its
-own order; tests wait for a condition, never for a duration.
-"""
+own order; tests wait for a condition, never for a duration."""
 
 import ast
 from collections.abc import Iterator

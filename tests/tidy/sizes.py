@@ -1,8 +1,7 @@
 """Limits on the length of functions, classes and files.
 
 They stop a file that grows without end; they are no reason to split text that reads well in one
-piece. Docstrings are not counted. Ruff's `max-complexity` limits what a function decides.
-"""
+piece. Docstrings are not counted. Ruff's `max-complexity` limits what a function decides."""
 
 import ast
 from collections.abc import Iterator, Mapping

@@ -2,8 +2,7 @@
 
 Each is followed as it is written, in as many files as it says, and what was added is then found on
 every surface: check, submit, the webhook, lint, the doctor, the chart's file, limits, simulation,
-the policies' pattern and what `make generate` writes.
-"""
+the policies' pattern and what `make generate` writes."""
 
 import shutil
 from collections.abc import Mapping

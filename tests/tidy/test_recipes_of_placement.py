@@ -2,8 +2,7 @@
 
 Each is followed as it is written, in as many files as it says, and what was added is then found on
 every surface: the scheduler, the answers of the API from which command line and console show rows,
-the command line's help, the console's list, the manual's page, and what-if.
-"""
+the command line's help, the console's list, the manual's page, and what-if."""
 
 import json
 import os

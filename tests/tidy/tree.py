@@ -1,7 +1,6 @@
 """Which files the tidy rules look at: everything that could be committed, found without git.
 
-A source archive has no git, and an uncommitted file must already obey.
-"""
+A source archive has no git, and an uncommitted file must already obey."""
 
 import ast
 import os

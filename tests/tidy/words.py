@@ -1,7 +1,6 @@
 """Words: modules say why they exist, tests what they are for, and no file names this machine.
 
-Text that would only be true here (a registry's host, somebody's folder) must not be committed.
-"""
+Text that would only be true here (a registry's host, somebody's folder) must not be committed."""
 
 import ast
 import io
@@ -53,8 +52,7 @@ MACHINE_PATHS = re.compile(r"(?<![\w.~}/-])/(work|root|home/\w+|Users/\w+)(/|(?=
 def docstrings(path: str, source: str) -> Iterator[Offence]:
     """Modules without a docstring of a sentence, tests without any, names that only say themselves.
 
-    What implements a protocol may point to it: `See Ledger.append.`
-    """
+    What implements a protocol may point to it: `See Ledger.append.`"""
     tree = ast.parse(source)
     opening = (ast.get_docstring(tree) or "").partition("\n\n")[0].strip()
     if len(opening.split()) < SENTENCE_WORDS or opening[-1] not in ".?!:":

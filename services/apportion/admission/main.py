@@ -2,8 +2,7 @@
 
 It writes nothing to the ledger, and reads one subject of it: the configuration. Invariant: once it
 has read a configuration it judges pods by the newest one that has come, also while the ledger is
-out of reach. A combination of options that could not work is named before anything is started.
-"""
+out of reach. A combination of options that could not work is named before anything is started."""
 
 from __future__ import annotations
 
@@ -42,9 +41,7 @@ SCHEDULERS_MAX = 32
 def checked(given: dict[str, Any]) -> tuple[Address, ServedFiles]:
     """Where the webhook answers, and with which files.
 
-    Raises:
-        ConfigError: the options do not go together.
-    """
+    Raises ConfigError: the options do not go together."""
     files = served_files(given["tls_cert"], given["tls_key"], given["tls_client_ca"])
     if files is None:
         raise ConfigError(
@@ -114,8 +111,7 @@ LOOK_S: Final = 1.0
 def command(*, config: ServiceConfig, **given: Any) -> None:
     """Judge pods for an API server before it takes them, and fill in what they leave out.
 
-    Start as many replicas as you like. /healthz, /readyz and /metrics are on the same port, too.
-    """
+    Start as many replicas as you like. /healthz, /readyz and /metrics are on the same port, too."""
     try:
         listen, files = checked(given)
     except ConfigError as error:
@@ -172,8 +168,7 @@ class _Known:
         """Log when the ledger goes out of reach and when it is back, until cancelled.
 
         Not to be sure is no reason to judge nobody: pods would come past the webhook, or not at
-        all, for as long as the ledger is away.
-        """
+        all, for as long as the ledger is away."""
         await self.reader.caught_up()
         sure = True
         while True:

@@ -3,8 +3,7 @@
 The rule itself is core's (`core.admission`); here is the wire. Invariants: a review that can be
 read is answered with its uid, whatever pod is in it; one that cannot gets an error that names what
 is wrong with it; and nothing is answered before the configuration is known, nor from one that is
-known to be out of date.
-"""
+known to be out of date."""
 
 from __future__ import annotations
 
@@ -86,10 +85,9 @@ _decode = from_outside(msgspec.json.Decoder(_Review).decode)
 class Reviews:
     """Answers reviews under the configuration in force.
 
-    `unready` says why there is no answer yet, or is empty; `schedulers` are all names of ours,
-    and `scheduler` the one of them that is filled in; `writer` is the user who may
-    write our annotations. `dra`: pods may have ResourceClaims, which the watcher reads.
-    """
+    `unready` says why there is no answer yet, or is empty; `schedulers` are all names of ours, and
+    `scheduler` the one of them that is filled in; `writer` is the user who may write our
+    annotations. `dra`: pods may have ResourceClaims, which the watcher reads."""
 
     def __init__(
         self,
@@ -129,9 +127,7 @@ class Reviews:
     def answer(self, body: bytes) -> bytes:
         """The review with its answer.
 
-        Raises:
-            BadBody: it cannot be read.
-        """
+        Raises BadBody: it cannot be read."""
         review = read_body(_decode, body, "an AdmissionReview of admission.k8s.io/v1")
         request = review.request
         about = (request.resource.group, request.resource.resource, request.sub_resource)

@@ -12,5 +12,4 @@ On a node with a kubelet, `kubelet` is the door at which containers ask for what
 `shares.preparing` asks the ledger and `core.grants` what that is, and the modules beside it make
 it. What is on disk then (regions, CDI files) is rebuilt from the ledger whenever it is missing.
 
-The only one that says what its nodes have and hand out; an intake appends it.
-"""
+The only one that says what its nodes have and hand out; an intake appends it."""

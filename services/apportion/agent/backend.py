@@ -3,8 +3,7 @@
 Two implementations stand behind this port: `nvml` asks the driver, `simulated` makes cards up. One
 contract suite runs over both. Invariant: `inventory` says the whole truth at the moment of the
 call, and `changed` returns whenever it may say something else, so an agent that reports after each
-`changed` never misses a change; it may look once too often.
-"""
+`changed` never misses a change; it may look once too often."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class InTheWay(NotMade):
 class Running(NamedTuple):
     """A process on a device, by its id on this machine: bytes, and percent of the compute.
 
-    Either is None where the driver does not tell.
-    """
+    Either is None where the driver does not tell."""
 
     pid: int
     memory: int | None
@@ -42,8 +40,7 @@ class Running(NamedTuple):
 class Load(NamedTuple):
     """What is used of a device, or of one MIG instance: bytes, and percent of its compute.
 
-    The processes of a device that is cut are in the loads of its instances.
-    """
+    The processes of a device that is cut are in the loads of its instances."""
 
     device: str
     memory: int
@@ -56,8 +53,7 @@ class Kept(NamedTuple):
     """What a round did with the MIG instances of a device.
 
     `gone` are destroyed; `held` are to go, and the driver says that they are in use; `foreign` were
-    made by another program or a person, and stay.
-    """
+    made by another program or a person, and stay."""
 
     gone: tuple[MigInstance, ...]
     held: tuple[MigInstance, ...]
@@ -78,9 +74,7 @@ class DeviceBackend(Protocol):
     async def inventory(self) -> tuple[Device, ...]:
         """Every device with its present health, in the order of its index.
 
-        Raises:
-            DevicesUnavailable: the devices cannot be listed at all.
-        """
+        Raises DevicesUnavailable: the devices cannot be listed at all."""
 
     async def changed(self) -> None:
         """Return when the inventory may differ from what it was at the last call."""
@@ -101,36 +95,26 @@ class DeviceBackend(Protocol):
         What stands in its way is destroyed if this agent made it, unless it is `needed` or
         something runs on it. `least_mib` is the memory that the ledger charges for the share.
 
-        Raises:
-            InTheWay: something needed or used is there.
-            NotMade: it cannot be there, it would have less memory than `least_mib`, or an
-                instance is there that this agent did not make.
-            OSError: it cannot be noted as ours.
-        """
+        Raises InTheWay: something needed or used is there. Raises NotMade: it cannot be there, it
+        would have less memory than `least_mib`, or an instance is there that this agent did not
+        make. Raises OSError: it cannot be noted as ours."""
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
         """Destroy the others that this agent made and on which nothing runs.
 
-        Raises:
-            NotMade: the device cannot be asked.
-            OSError: what is ours cannot be noted.
-        """
+        Raises NotMade: the device cannot be asked. Raises OSError: what is ours cannot be noted."""
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
         """Let one process at a time use the device, as MPS wants it, or any number.
 
-        Raises:
-            NotMade: the driver refuses it.
-        """
+        Raises NotMade: the driver refuses it."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
         """Let the processes of a cgroup, whose folder this is, have so many bytes of the device.
 
         Whether the driver holds them to it; False where it has no such limits.
 
-        Raises:
-            NotMade: it has them, and refuses this one; the device is not here.
-        """
+        Raises NotMade: it has them, and refuses this one; the device is not here."""
 
     async def loads(self) -> tuple[Load, ...]:
         """What is used now of every device that answers, and of its MIG instances."""

@@ -3,8 +3,7 @@
 Invariant: what is in the book is on the disk, whoever writes at once and whatever write fails, and
 is of this boot of the machine: of an earlier one no container and no command runs any more. What
 proves something of a pod, and not that it runs, is kept: a kubelet starts the containers of the
-same pod again after a reboot.
-"""
+same pod again after a reboot."""
 
 from __future__ import annotations
 

@@ -105,8 +105,7 @@ def command(
     """Report the devices of this node and take the shares that are placed on it.
 
     Without --simulate and --fleet the node has this machine's NVIDIA GPUs. The options from --cdi
-    to --usage-record are for --kubelet and --runs.
-    """
+    to --usage-record are for --kubelet and --runs."""
     if places is not None and (fleet or count > 1):
         stop_with("--kubelet and --runs are for one node; give neither --fleet nor --nodes")
     if (fleet or count > 1) and (specs if fleet else not specs):
@@ -234,8 +233,7 @@ def _nodes(
 def _local_host(node: str) -> Host:
     """CPU and memory of this machine, labelled as a kubelet labels its node.
 
-    Raises OSError where /proc is not mounted.
-    """
+    Raises OSError where /proc is not mounted."""
     fields = dict(
         line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines()
     )

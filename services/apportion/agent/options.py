@@ -1,7 +1,6 @@
 """The options of an agent that hands out shares, which become its `Places`.
 
-Invariant: a command gets all of them as one value, or none where nobody is handed anything.
-"""
+Invariant: a command gets all of them as one value, or none where nobody is handed anything."""
 
 from __future__ import annotations
 

@@ -25,20 +25,18 @@ class Places(Struct, frozen=True):
 
     Without a `kubelet`, commands of this machine get shares.
 
-    They are the same paths in the agent's container as on the node: runtimes read them too. What
-    is below `state` outlives a reboot, what is below `run` does not. `mps_launcher` are the words
+    They are the same paths in the agent's container as on the node: runtimes read them too. What is
+    below `state` outlives a reboot, what is below `run` does not. `mps_launcher` are the words
     before a command that starts an MPS daemon. `npu_library` is the folder of `hami-vnpu-core`.
-    `metrics_as`: containers' use is told under these systems' names as well as under ours.
-    `proc` is where the kernel tells of the node's processes. What is used is looked at every
-    `sample_s` seconds, and written into the ledger every `record_s`. `dra`: the kubelet also asks
-    for claims here. `driver_limits`: the driver, too, holds containers to their memory, by their
-    cgroups below `cgroups`. `no_cdi`: the container runtime knows no CDI,
-    so that containers get what is theirs when the kubelet admits their pod. `static_cdi` is where
-    people keep CDI specifications that outlive a reboot. `priority_namespaces`
-    are those whose containers of priority 0 go before containers of other namespaces, and
-    `unheld_namespaces` those whose containers may decline HAMi-core; `*` is all of them.
-    `mps_offered`: pods share cards in MPS mode.
-    """
+    `metrics_as`: containers' use is told under these systems' names as well as under ours. `proc`
+    is where the kernel tells of the node's processes. What is used is looked at every `sample_s`
+    seconds, and written into the ledger every `record_s`. `dra`: the kubelet also asks for claims
+    here. `driver_limits`: the driver, too, holds containers to their memory, by their cgroups below
+    `cgroups`. `no_cdi`: the container runtime knows no CDI, so that containers get what is theirs
+    when the kubelet admits their pod. `static_cdi` is where people keep CDI specifications that
+    outlive a reboot. `priority_namespaces` are those whose containers of priority 0 go before
+    containers of other namespaces, and `unheld_namespaces` those whose containers may decline
+    HAMi-core; `*` is all of them. `mps_offered`: pods share cards in MPS mode."""
 
     cdi: Path
     state: Path
@@ -89,8 +87,7 @@ class Places(Struct, frozen=True):
 def may_administer(status: Path = Path("/proc/self/status")) -> bool:
     """Whether this process has CAP_SYS_ADMIN, which the driver takes for being root.
 
-    Source: `CapEff` of proc(5). Where it cannot be read the driver is left to answer.
-    """
+    Source: `CapEff` of proc(5). Where it cannot be read the driver is left to answer."""
     try:
         lines = status.read_text("ascii").splitlines()
         effective = next(line for line in lines if line.startswith("CapEff:"))
@@ -102,9 +99,8 @@ def may_administer(status: Path = Path("/proc/self/status")) -> bool:
 def needed_glibc(library: Path) -> str:
     """The newest version of glibc that a shared library needs, as `2.34`; empty if not known.
 
-    The loader of an image with an older one ignores the library. Source: the names of versions
-    that a symbol is bound to, in the section `.dynstr`.
-    """
+    The loader of an image with an older one ignores the library. Source: the names of versions that
+    a symbol is bound to, in the section `.dynstr`."""
     try:
         found = _GLIBC.findall(library.read_bytes())
     except OSError:
@@ -118,8 +114,7 @@ def label_for_containers(
     """Let containers use these files and folders where SELinux is on (`selinux` exists).
 
     What is made in a labelled folder later inherits the label. Source: NVIDIA's device plugin,
-    which labels what it gives to containers `container_file_t`.
-    """
+    which labels what it gives to containers `container_file_t`."""
     if not selinux.exists():
         return
     for path in paths:

@@ -6,8 +6,7 @@ ledger alone, and outlives this process.
 Orders come over plain request and reply: a device fails or recovers, or the whole node is lost or
 returns. Only simulated devices take orders: a real card's health is what the driver reports.
 Invariant: an order changes the device, never the ledger; the fact follows as for any device, from
-the agent's own look at its inventory, or, for a lost node, from a scheduler that hears no beat.
-"""
+the agent's own look at its inventory, or, for a lost node, from a scheduler that hears no beat."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class SimulatedBackend:
     """A `DeviceBackend` whose devices fail and recover on command.
 
     While the node is not `there` it is to seem lost: nobody hears of it, and it hands out nothing.
-    It is there again once it returns or the agent is started anew.
-    """
+    It is there again once it returns or the agent is started anew."""
 
     driver = "simulated"
     simulated = True
@@ -113,8 +111,7 @@ class SimulatedBackend:
         """Take over which devices the ledger says are unhealthy.
 
         A simulated failure lives in the ledger alone: it must outlive this process, as a broken
-        card outlives the agent that reported it.
-        """
+        card outlives the agent that reported it."""
         for device in known:
             if device.id in self._devices and not device.healthy:
                 self.set_health(device.id, healthy=False, reason=device.health_reason)

@@ -4,8 +4,7 @@ Invariant: a command is answered only once all that its share needs is there.
 
 `apportion run` starts a command, which is a pod of the ledger and a process of the machine with all
 that it starts; or a container engine starts it. Invariant: a run is in the books (`Runs`) until all
-that can be seen of it has ended, whatever became of its parent, of this agent or of the machine.
-"""
+that can be seen of it has ended, whatever became of its parent, of this agent or of the machine."""
 
 from __future__ import annotations
 
@@ -187,8 +186,7 @@ _in_mounts = re.compile(rf"/shares/([^/\s]+)_{CONTAINER}/?\s").findall
 
 class Run(Struct, frozen=True):
     """One command. That of a container engine may end before its container does, and one that this
-    agent does not see into may have started others.
-    """
+    agent does not see into may have started others."""
 
     life: Life
     in_container: bool
@@ -215,10 +213,8 @@ class Runs:
     def begin(self, pod: str, life: Life, *, in_container: bool) -> None:
         """Put a command into the books.
 
-        Raises:
-            NotPrepared: there is no such process.
-            OSError: the books cannot be written.
-        """
+        Raises NotPrepared: there is no such process. Raises OSError: the books cannot be
+        written."""
         self.see(life)
         self._book.note(pod, Run(life, in_container, self._open(life)))
 

@@ -10,5 +10,4 @@ have been made. Where there is no Kubernetes the ledger is all there is, and bin
 outside it. In Kubernetes a binding is one call that carries the annotations, and the binder also
 tells people, and lets gangs in.
 
-The only writer of binding events; binding again is recognised and harmless.
-"""
+The only writer of binding events; binding again is recognised and harmless."""

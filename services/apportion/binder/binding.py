@@ -6,8 +6,7 @@ holds it for the pod's live one. Where it takes effect stands behind `Target`: K
 is all there is. Invariants: a delivery is acknowledged only after what came of it is durable in the
 ledger, so a binder may die anywhere, and a delivery may come any number of times; what this build
 cannot read is not acknowledged but given back, and nothing more is taken, so that a binder of a
-newer build finds it there.
-"""
+newer build finds it there."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ class Failed(msgspec.Struct, frozen=True):
 
     `unknown`: nobody answered, so the pod may be bound all the same; such a placement is never
     given up, for its devices may be in use. `waits`: what it needs is on its way, so that it is
-    tried however often that takes, until it is `final`.
-    """
+    tried however often that takes, until it is `final`."""
 
     message: str
     final: bool
@@ -89,8 +87,7 @@ class Target(Protocol):
     async def evict(self, evicted: PodEvicted) -> Failed | None:
         """Let the pod end, with the grace that is its own. As `bind` it may be asked again.
 
-        None once it is told to go, or has gone; its end is for the watcher to tell.
-        """
+        None once it is told to go, or has gone; its end is for the watcher to tell."""
 
     async def resize(self, resized: PodResized) -> Failed | None:
         """Let the pod say what it holds now. `final`: there is no such pod any more."""
@@ -151,9 +148,7 @@ class Binding:
 
         Then it returns when what it is working on is done.
 
-        Raises:
-            LedgerError: of the kinds that trying again cannot cure.
-        """
+        Raises LedgerError: of the kinds that trying again cannot cure."""
         await reader.caught_up()
         async with asyncio.TaskGroup() as group:
             while not (self._unread or reader.halted):
@@ -212,9 +207,7 @@ class Binding:
     async def settle(self, delivery: Delivery) -> None:
         """See the delivered record through; the fold must have passed it.
 
-        Raises:
-            LedgerError: the delivery is not acknowledged and comes again.
-        """
+        Raises LedgerError: the delivery is not acknowledged and comes again."""
         record = delivery.record
         try:
             placed = self._state.rules.read(record.revision, record.subject, record.payload).data
@@ -300,8 +293,7 @@ class Binding:
     async def _leave_unread(self, delivery: Delivery, error: EventError) -> None:
         """What every build refuses, and no fold has taken, is done with; the rest is not ours.
 
-        A snapshot of a newer build may have brought the fold past what this build cannot read.
-        """
+        A snapshot of a newer build may have brought the fold past what this build cannot read."""
         if not isinstance(error, UnknownEvent) and not self._is_taken(delivery.record):
             await self._done(delivery, "passed over")
             return

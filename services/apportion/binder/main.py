@@ -67,8 +67,7 @@ async def body(service: Service, target: Target | None = None) -> None:
 async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool) -> None:
     """One life of the binder of a Kubernetes cluster, until cancelled.
 
-    `show`: nodes show the memory and cores of their GPUs; `dra`: pods may have ResourceClaims.
-    """
+    `show`: nodes show the memory and cores of their GPUs; `dra`: pods may have ResourceClaims."""
     from apportion.binder.kubernetes.allocatable import Allocatable  # noqa: PLC0415
     from apportion.binder.kubernetes.claims import ClaimRelease  # noqa: PLC0415
     from apportion.binder.kubernetes.gangs import Gangs  # noqa: PLC0415 - see KubeChoice

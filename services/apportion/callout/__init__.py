@@ -6,5 +6,4 @@
 It keeps nothing: any number of replicas answer side by side, and the server takes the first answer.
 While none is there, who is connected goes on and who is not waits. It writes no event, and hears
 nothing but these questions. Invariants: a token is part of no log and no answer; who is refused is
-logged with the reason, and told none.
-"""
+logged with the reason, and told none."""

@@ -1,8 +1,7 @@
 """Questions of nats-server, each answered once: a user, or a refusal with its reason in our log.
 
 Invariant: as many are looked at together as the API server is to bear; what comes beyond what can
-wait is not answered, and the server lets these clients try again.
-"""
+wait is not answered, and the server lets these clients try again."""
 
 from __future__ import annotations
 

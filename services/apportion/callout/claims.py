@@ -1,8 +1,7 @@
 """What nats-server asks and is answered, in JSON Web Tokens as NATS has them.
 
 Invariant: what cannot be read is no request, and nothing of it reaches an answer but the keys that
-the server itself made.
-"""
+the server itself made."""
 
 from __future__ import annotations
 
@@ -103,8 +102,7 @@ def user_claims(
 ) -> dict[str, Any]:
     """A user of this account with these permissions, until `ends_s` (Unix time).
 
-    Each of its connections may have `subs` subscriptions.
-    """
+    Each of its connections may have `subs` subscriptions."""
     nats: dict[str, Any] = {
         "pub": {"allow": may.publish, "deny": may.deny_publish},
         "sub": {"allow": may.subscribe},

@@ -2,8 +2,7 @@
 
 The key is made from a secret that a chart can make: a template can make random letters, but no key
 of NATS. So the key is the SHA-256 of the letters. A client that has the secret has the key;
-nats-server has the public half alone.
-"""
+nats-server has the public half alone."""
 
 from __future__ import annotations
 
@@ -127,8 +126,7 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
     """Say who a ServiceAccount is on the bus, and what it may do: nats-server asks.
 
     Start as many as you like. Their answers are signed with a key that is made of the secret in
-    APPORTION_CALLOUT_ISSUER.
-    """
+    APPORTION_CALLOUT_ISSUER."""
     kube = kube_choice(
         **{name: given.pop(name) for name in ("kubernetes", "kubeconfig", "context")}
     )

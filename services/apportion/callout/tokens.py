@@ -4,8 +4,7 @@ Invariants: what the API server does not know, or made for somebody else than us
 node is the pod's own. A pod that is gone has no token either: the API server sees to that. A host
 whose tokens are refused costs the API server one review a second. No other host waits for it, nor
 does a client of the same host that was let in before, unless its own name is flooded. A token opens
-a limited number of connections, so one that was stolen cannot take those of all agents.
-"""
+a limited number of connections, so one that was stolen cannot take those of all agents."""
 
 from __future__ import annotations
 
@@ -45,9 +44,8 @@ class NoToken(ValueError):
 
 
 class Limited(Exception):
-    """Too many tokens of this host were refused lately, or this one opened too many connections:
-    it is not reviewed now.
-    """
+    """Too many tokens of this host were refused lately, or this one opened too many connections: it
+    is not reviewed now."""
 
 
 class Reviewed(Struct, frozen=True):
@@ -113,11 +111,8 @@ class Tokens:
     async def review(self, token: str, host: str = "", user: str = "") -> Reviewed:
         """Whose it is that a client at `host` shows, which calls itself `user`.
 
-        Raises:
-            NoToken: nobody's.
-            Limited: the host had too many refused, or the token opened too many connections.
-            KubeRefused, KubeUnavailable: the API server does not say.
-        """
+        Raises NoToken: nobody's. Raises Limited: the host had too many refused, or the token opened
+        too many connections. Raises KubeRefused, KubeUnavailable: the API server does not say."""
         if len(token) > TOKEN_BYTES_MAX:
             raise NoToken(f"the token is over {TOKEN_BYTES_MAX} bytes")
         try:

@@ -11,8 +11,7 @@
     78  a setting of a service is wrong
     130 stopped by Ctrl-C before its end
 
-Invariant: no traceback reaches a person who did not ask for it with APPORTION_TRACEBACK=1.
-"""
+Invariant: no traceback reaches a person who did not ask for it with APPORTION_TRACEBACK=1."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ INTERRUPTED = 130
 class NotFound(click.ClickException):
     """What was asked for is not there, or the ledger refused it.
 
-    `answer` is the gateway's, where it was asked.
-    """
+    `answer` is the gateway's, where it was asked."""
 
     exit_code = REFUSED
 

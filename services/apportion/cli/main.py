@@ -1,9 +1,8 @@
 """The root of the command line: a table of verbs, each imported only when it is run.
 
 Services are named by text and not imported here, so the layers hold: the command line knows no
-service, and starting a verb costs what that verb needs. Invariant: `apportion --help` imports
-click and nothing else of weight.
-"""
+service, and starting a verb costs what that verb needs. Invariant: `apportion --help` imports click
+and nothing else of weight."""
 
 from __future__ import annotations
 

@@ -51,8 +51,7 @@ def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> 
     """A command that takes no arguments, and what to write in place of some that are given.
 
     `argument` is of the first one, as `{}`; `options` has what is meant by those that there are
-    not.
-    """
+    not."""
 
     class Hinting(click.Command):
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -75,8 +74,7 @@ def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> 
 
 class _Mib(click.IntRange):
     """A number of MiB. Of a quantity, as `3Gi` of a manifest, its number is said: taken as it is,
-    it would be read here otherwise than under the names of devices, whose unit is the MiB.
-    """
+    it would be read here otherwise than under the names of devices, whose unit is the MiB."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -118,8 +116,7 @@ def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:
 def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:
     """What was given of an option that takes one value: of several the last would hide the others.
 
-    A callback of an option that is `multiple`.
-    """
+    A callback of an option that is `multiple`."""
     if len(given) > 1:
         raise click.BadParameter(f"given {len(given)} times, and one is shown at a time")
     return given[0] if given else None
@@ -127,8 +124,7 @@ def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ..
 
 def reasoned(_context: click.Context, _option: click.Parameter, given: str) -> str:
     """A reason that says something. A callback of an option whose default is nothing: click's own
-    words for one that is missing do not say what it is for.
-    """
+    words for one that is missing do not say what it is for."""
     if not given.strip():
         raise click.UsageError(SAY_WHY)
     return given

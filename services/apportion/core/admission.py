@@ -7,8 +7,7 @@ that we, or an extended kube-scheduler, will place is read as the watcher will r
 rejected where that fails; what it leaves out is filled in.
 
 Invariant: a pod that is no business of ours goes through, whatever it holds; and unchanged, but for
-GPUs that are hidden from it where the configuration says so.
-"""
+GPUs that are hidden from it where the configuration says so."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -47,9 +46,8 @@ Patch = dict[str, Any]
 
 class Rules(Struct, frozen=True, kw_only=True):
     """What pods are judged by. `scheduler` is the name that is filled in; `writer` is the one user
-    who may write our annotations. `overwrite_env` and `disable_core_limit` are the keys
-    of the configuration.
-    """
+    who may write our annotations. `overwrite_env` and `disable_core_limit` are the keys of the
+    configuration."""
 
     config: ManifestConfig = ManifestConfig()
     names: SchedulerNames = SchedulerNames()
@@ -100,9 +98,7 @@ def _refuse_own(before: Any, after: Any, when: str = "") -> None:
     They say what a pod holds, so a person could mislead others with them. Invariant: a pod is never
     created with one, and only our binder's account changes one.
 
-    Raises:
-        ManifestError: names the annotation.
-    """
+    Raises ManifestError: names the annotation."""
     was, now = (
         {
             key: value

@@ -2,5 +2,4 @@
 
 A service of its own: whoever floods it takes no answer from people, and it holds no more of the
 ledger than a fold. It writes nothing there; where kube-scheduler wants a pod is handed on to the
-schedulers.
-"""
+schedulers."""

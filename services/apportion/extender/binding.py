@@ -1,10 +1,9 @@
 """Binding for kube-scheduler: its choice goes to the schedulers, its answer comes from the ledger.
 
-We write nothing. A scheduler places the pod where kube-scheduler wants it, behind the
-same fences as any placement; a binder binds it; and we answer when the ledger says that it is
-bound, or why it is not. Invariant: an answer without an error means that the ledger has the pod
-bound on that node; asking again for the same is harmless.
-"""
+We write nothing. A scheduler places the pod where kube-scheduler wants it, behind the same fences
+as any placement; a binder binds it; and we answer when the ledger says that it is bound, or why it
+is not. Invariant: an answer without an error means that the ledger has the pod bound on that node;
+asking again for the same is harmless."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ class ExtenderBinding:
 
         kube-scheduler filters for the next pod while the last one is being bound. An answer before
         that has its devices would promise them twice, and the second pod would come back refused,
-        which kube-scheduler does not try again before something else happens in the cluster.
-        """
+        which kube-scheduler does not try again before something else happens in the cluster."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DECIDED_TIMEOUT_S):
                 await self._decided.wait()
@@ -143,8 +141,7 @@ class ExtenderBinding:
     async def _choose(self, uid: str, node: str) -> str:
         """Hand the choice to the schedulers; empty, or what they say is wrong with it.
 
-        That nobody heard it is noted, and may be over at the next time.
-        """
+        That nobody heard it is noted, and may be over at the next time."""
         choice = _encode(Choice(pod=uid, node=node))
         self._open.add(uid)
         self._decided.clear()

@@ -2,8 +2,7 @@
 
 kube-scheduler chooses the node, by all that it knows; we say where the devices are and which they
 will be. Invariants: `filter` and `prioritize` change nothing; every node that fails has a reason;
-nodes come back in the form in which they came, whole objects or names.
-"""
+nodes come back in the form in which they came, whole objects or names."""
 
 from __future__ import annotations
 
@@ -152,9 +151,7 @@ class Extender:
     def _read(self, pod: dict[str, Any]) -> PodDraft:
         """The pod as far as it is about devices.
 
-        Raises:
-            ManifestError: it cannot be read, or nobody told us of its scheduler.
-        """
+        Raises ManifestError: it cannot be read, or nobody told us of its scheduler."""
         configuration = self._state().configuration
         document = devices_only({**pod, "apiVersion": "v1", "kind": "Pod"})
         (draft,) = read_document(document, manifest_config(configuration)).pods

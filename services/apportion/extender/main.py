@@ -1,7 +1,6 @@
 """`apportion extender`: the process around the extender of kube-schedulers.
 
-Invariant: it answers from a fold of the whole ledger, and only once that has caught up.
-"""
+Invariant: it answers from a fold of the whole ledger, and only once that has caught up."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def command(*, listen: str, config: ServiceConfig, **tls: Path | None) -> None:
     """Answer kube-schedulers: which nodes have the devices, how good they are, and bind.
 
     Start as many as you like. Whoever reaches the port can have pods placed: hold it to clients
-    with a certificate of --tls-client-ca, or to the hosts of kube-schedulers.
-    """
+    with a certificate of --tls-client-ca, or to the hosts of kube-schedulers."""
     try:
         address = parse_address("--listen", listen)
         files = served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"])

@@ -1,8 +1,7 @@
 """What kube-scheduler sends to an extender, whichever version of it.
 
 Older versions write field names in lower case, newer ones in upper; Go reads either, and so do we.
-Invariant: a node's object is passed on as the bytes that came, and only its name is read.
-"""
+Invariant: a node's object is passed on as the bytes that came, and only its name is read."""
 
 from __future__ import annotations
 
@@ -66,10 +65,7 @@ _NULL = Raw(b"null")
 def decode_filter(body: bytes) -> FilterArgs:
     """`ExtenderArgs` from JSON.
 
-    Raises:
-        msgspec.MsgspecError: it is not.
-        BadBody: the pod is larger than pods are.
-    """
+    Raises msgspec.MsgspecError: it is not. Raises BadBody: the pod is larger than pods are."""
     fields = _lower(body)
     if "pod" not in fields:
         raise msgspec.ValidationError("Object missing required field `Pod`")
@@ -88,9 +84,7 @@ def decode_filter(body: bytes) -> FilterArgs:
 def decode_binding(body: bytes) -> BindingArgs:
     """`ExtenderBindingArgs` from JSON.
 
-    Raises:
-        msgspec.MsgspecError: it is not.
-    """
+    Raises msgspec.MsgspecError: it is not."""
     said = {name: _decode_text(raw) for name, raw in _lower(body).items()}
     return msgspec.convert(said, BindingArgs)
 

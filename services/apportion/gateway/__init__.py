@@ -2,5 +2,4 @@
 
 One fold like every other reader's, and surfaces that answer from it and know nothing of one
 another: `api` for people and programs, `console` for browsers. It keeps no truth of its own, writes
-nothing to the ledger, and knows nothing of a cluster.
-"""
+nothing to the ledger, and knows nothing of a cluster."""

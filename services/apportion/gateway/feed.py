@@ -1,10 +1,9 @@
 """The gateway's fold: the state, pods by name, and the newest events for those who follow along.
 
-A follower is a cursor into one shared window of events, so a slow one costs no memory and a
-hundred cost no more than one; whoever falls behind the window reads the ledger itself.
+A follower is a cursor into one shared window of events, so a slow one costs no memory and a hundred
+cost no more than one; whoever falls behind the window reads the ledger itself.
 
-Invariant: the window holds the newest events without a gap, bounded in number and in bytes.
-"""
+Invariant: the window holds the newest events without a gap, bounded in number and in bytes."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ Every event that touches a node moves it to the end of one ordered map; what cha
 revision is the end of that map, however large the fleet is. A row is made when somebody asks for it
 and its node has changed since.
 
-Invariant: an answer is of one revision, that of the state when it was made.
-"""
+Invariant: an answer is of one revision, that of the state when it was made."""
 
 from __future__ import annotations
 
@@ -139,8 +138,7 @@ class FleetSums:
     By namespace and model, never by pod or device, so there are as many series on ten thousand
     nodes as on ten. Every gateway tells the same of the same ledger: take the greatest, not the
     sum. Invariant: a scrape costs the nodes that changed since the one before, and what is told is
-    the state at one revision.
-    """
+    the state at one revision."""
 
     def __init__(self, state: State, rows: FleetRows, clock: Clock) -> None:
         self._state = state

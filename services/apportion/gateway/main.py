@@ -150,8 +150,7 @@ def command(
 
     The console, for a browser, is at /; the API below /api/v1; /healthz, /readyz and /metrics are
     on the same port. On 127.0.0.1 there is no login unless one is given: --kubernetes asks the
-    cluster's API server whose a token is and what he may, --tokens a file.
-    """
+    cluster's API server whose a token is and what he may, --tokens a file."""
     try:
         api = parse_address("--listen", listen)
         places = Places(

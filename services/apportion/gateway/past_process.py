@@ -5,8 +5,7 @@
 Its settings come from the environment, as those of every service do. It writes a line to its
 standard output once it listens, and logs to standard error. It ends when its standard
 input does, which is when the gateway that began it is gone. Invariant: what it costs is its own:
-the gateway waits for an answer, and for nothing else in here.
-"""
+the gateway waits for an answer, and for nothing else in here."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ class PastApi:
     """Answers about the past of one ledger; `now` says what time it is.
 
     Invariants: an answer names the revision that the moment means; what is asked of a time that
-    nobody knows is refused with what is known; a page is bounded, and so is what is read for it.
-    """
+    nobody knows is refused with what is known; a page is bounded, and so is what is read for it."""
 
     def __init__(self, past: Past, *, measures: Measures, now: Callable[[], datetime]) -> None:
         self._past = past
@@ -159,8 +157,7 @@ class Pieces:
     """The past in pieces, for clients that read along from far back: each is read once for all.
 
     It keeps the pieces that were read last, if nothing can be added to them. Invariants: however
-    many clients read, one reads the ledger at a time; what is kept is bounded in bytes.
-    """
+    many clients read, one reads the ledger at a time; what is kept is bounded in bytes."""
 
     def __init__(self, records: Records, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._records = records
@@ -173,8 +170,7 @@ class Pieces:
         """Some records behind a revision, the next one first; none where the ledger ends.
 
         Where nobody knows what is next, the first one that is known. Raises LedgerError,
-        ArchiveError, OSError.
-        """
+        ArchiveError, OSError."""
         async with self._turn:
             first, last = await self._records.span()
             revision = max(revision, first - 1)

@@ -4,8 +4,7 @@ A sample takes the place of the one before. Rows are handed out by a counter, as
 by revision: whoever has heard up to a number gets what was heard behind it.
 
 Invariant: memory is bounded by the nodes and shares that there are: a sample of an unknown node, or
-with more shares than its node has, is passed over; a node that falls silent is forgotten.
-"""
+with more shares than its node has, is passed over; a node that falls silent is forgotten."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ class Uses:
     def rows(self, heard: int) -> tuple[int, tuple[msgspec.Raw, ...]]:
         """How far we have heard, and the rows behind `heard`, a number of this life of ours.
 
-        One that lies before us is of a life before it: then all rows.
-        """
+        One that lies before us is of a life before it: then all rows."""
         oldest_s = self._clock.monotonic() - SILENT_S
         for name, sample in list(self._heard.items()):
             if sample.at_s >= oldest_s:
@@ -94,8 +92,7 @@ class Uses:
 def packed_use(node: NodeState, sample: UsageSample) -> PackedUse:
     """How busy each pod is on each of its cards, from 0 to 1: the work of its part of the card.
 
-    Where neither driver nor region tells the work, how much of its memory it has taken.
-    """
+    Where neither driver nor region tells the work, how much of its memory it has taken."""
     parts: dict[tuple[str, int], tuple[float, float]] = {}
     for share in sample.shares:
         state = node.by_id.get(share.device)

@@ -11,5 +11,4 @@ on the subjects of that very node. Start as many as you like: they share what is
 Invariants: what one agent sends delays no other; nothing is decoded that its lane has no room for;
 what was appended and not answered is asked again under the same id, and stands there once.
 
-The only one that appends inventory, allocations and usage.
-"""
+The only one that appends inventory, allocations and usage."""

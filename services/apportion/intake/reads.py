@@ -105,8 +105,7 @@ class Showing:
     async def run(self) -> None:
         """Answer agents, once the ledger is read, until cancelled.
 
-        Raises a group with what `_listen` raises.
-        """
+        Raises a group with what `_listen` raises."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._listen()
@@ -119,8 +118,7 @@ class Showing:
         """Listen to agents, and return what ends it.
 
         Raises LedgerUnavailable: the rules of an earlier build forbid it. A callout gives the new
-        ones to a new connection only.
-        """
+        ones to a new connection only."""
         for _ in range(LISTEN_TRIES):
             try:
                 return await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)

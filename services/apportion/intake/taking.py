@@ -11,8 +11,7 @@ of its own node alone. What a request costs does not depend on how many nodes th
 An agent sums up an hour, in which pods end and move, so it names with each share the revision of
 the pod's binding, and the ledger's own records say what the pod held by it. Invariant: use is taken
 only of a pod that held the device on that node, for no longer than it can have, and at most two
-days and an hour after its end.
-"""
+days and an hour after its end."""
 
 from __future__ import annotations
 
@@ -193,8 +192,7 @@ class Lane:
         """Which container's use of a device overlaps with an earlier record, in words, or nothing.
 
         The same event may come again, as when its answer was lost. What is remembered here is of
-        one intake's life.
-        """
+        one intake's life."""
         ends_s = datetime.fromisoformat(event.time).timestamp()
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
@@ -265,8 +263,7 @@ class Holdings:
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
         """Why one of the doubtful shares is not what its pod held; None where all are.
 
-        Raises LedgerUnavailable.
-        """
+        Raises LedgerUnavailable."""
         for share in doubt.shares:
             refusal = await self._refusal(_seconds(event), doubt.record, share)
             if refusal is not None:
@@ -372,8 +369,7 @@ class Taking:
         spend: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
         """`free` is the part of the ledger's room that is once so many bytes are appended; `spend`
-        notes what is to be.
-        """
+        notes what is to be."""
         self._state = state
         self._free = free
         self._spend = spend
@@ -402,8 +398,7 @@ class Taking:
     async def run(self) -> None:
         """Take requests until cancelled, or until nothing more can be folded here: then others do.
 
-        Raises what `append` raises.
-        """
+        Raises what `append` raises."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
@@ -427,8 +422,7 @@ class Taking:
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
         """Do this beside all else; or not at all, before this life has begun or once it ends.
 
-        Requests come until the connection is closed, which is after that.
-        """
+        Requests come until the connection is closed, which is after that."""
         if self._tasks is not None:
             try:
                 return self._tasks.create_task(work, name=name)
@@ -494,8 +488,7 @@ class Taking:
         """The draft, unless the room that is left is not for agents, or its node has had its share.
 
         Agents take none of the reserve, which people and schedulers need to mend things. Use can
-        wait; a container cannot, so what is asked for it is asked again soon.
-        """
+        wait; a container cannot, so what is asked for it is asked again soon."""
         of_usage = draft.subject.startswith(_USAGE)
         reserve = RESERVE_OF_USAGE if of_usage else RESERVE
         size_bytes = len(draft.payload)
@@ -647,8 +640,7 @@ class Refusals:
     Each node and cause is reported once, not once for each message: in the log, and as an event of
     the node, so that people see it wherever they look. Invariant: an agent that goes on and on
     fills neither the log, nor the memory, nor the ledger: an event's id has the hour in it, so that
-    several intakes report it once.
-    """
+    several intakes report it once."""
 
     def __init__(self, publisher: Publisher, clock: Clock, metrics: Metrics) -> None:
         self._publisher = publisher

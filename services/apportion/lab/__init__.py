@@ -4,8 +4,7 @@
 
 `docs/guides/lab.md` tells what there is. `apportion plan` and `apportion replay` are made of the
 same functions. Invariant: nothing here appends to a ledger. A name is imported when it is asked
-for, since a part of the laboratory needs the solver and another does not.
-"""
+for, since a part of the laboratory needs the solver and another does not."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final

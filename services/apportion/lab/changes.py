@@ -2,8 +2,7 @@
 policy, other limits.
 
 Invariant: a change is facts of the ledger's own kinds, applied by the fold, so whatever a scheduler
-would make of such facts the course makes of them.
-"""
+would make of such facts the course makes of them."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 class WishInvalid(ValueError):
     """What is wished for makes no sense: `field` and `fix` say where and what to write.
 
-    A problem that begins with the field's name is given as its `rest`.
-    """
+    A problem that begins with the field's name is given as its `rest`."""
 
     def __init__(self, field: str, problem: str = "", fix: str = "", *, rest: str = "") -> None:
         problem = problem or f"{field}{rest}"
@@ -91,9 +89,7 @@ class Displaced(Struct, frozen=True):
 def apply(course: Course, changes: Changes) -> list[Displaced]:
     """Make the changes; the pods of what is lost wait again, in the order of their turns.
 
-    Raises:
-        WishInvalid: a node, a device, a model or a policy is not known.
-    """
+    Raises WishInvalid: a node, a device, a model or a policy is not known."""
     added = _added(course.state, changes.add)
     lost = targets(course.state, changes.lose)
     if changes.policy:
@@ -108,8 +104,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
 
 def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
     """What is otherwise, each change once; to lose the same twice is to lose it. The state says
-    where devices are.
-    """
+    where devices are."""
     return tuple(map(change_with_text, _changed(changes, state)))
 
 
@@ -262,8 +257,7 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
 
     Its host is as large as that of one with as many devices, and it has the labels and taints that
     all of those have, and its own name for a hostname; where there is no such node it is as one
-    that is simulated.
-    """
+    that is simulated."""
     try:
         devices = simulated_devices(name, spec)
     except SimulationInvalid as error:
@@ -292,8 +286,7 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
 def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
     """What the ledger is told of a node that comes; with the taints that those alike have.
 
-    Kubernetes tells of it too, for where that tells of nodes no other one counts.
-    """
+    Kubernetes tells of it too, for where that tells of nodes no other one counts."""
     seen = [each.observed for each in alike if each.observed is not None]
     taints = tuple(
         taint for taint in (seen[0].taints if seen else ())

@@ -1,8 +1,7 @@
 """A cluster to try things on: a fleet, or the state of a ledger, with the engine over it.
 
 Answers are plain rows: lists of dicts, which pandas takes as they are. Invariant: nothing that
-happens here happens anywhere else.
-"""
+happens here happens anywhere else."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ class Cluster:
     def submit(self, wanted: Pods | Sequence[PodDraft]) -> list[Row]:
         """Submit these pods and decide; a row for each of them.
 
-        Keys: namespace, pod, node (empty while it waits), devices, sentence.
-        """
+        Keys: namespace, pod, node (empty while it waits), devices, sentence."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
         for fact in (*pods.limits, *pods.groups):
             self._course.apply(fact)
@@ -148,8 +146,7 @@ def rows(items: Iterable[msgspec.Struct]) -> list[Row]:
 def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
     """What happened and each of these courses, a row of figures each, under the key `course`.
 
-    Raises CourseFailed, WishInvalid.
-    """
+    Raises CourseFailed, WishInvalid."""
     found = [_figures("happened", recorded.happened)]
     for name, otherwise in courses.items():
         found.append(_figures(name, replay(recorded, otherwise).replayed))

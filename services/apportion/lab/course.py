@@ -42,8 +42,7 @@ def copied(state: State) -> State:
 
 def newest(state: State) -> str:
     """The latest time of its pods: who comes in a course has not started before them, and goes
-    before them where somebody must go.
-    """
+    before them where somebody must go."""
     times = (max(pod.submitted_time, pod.placed_time) for pod in state.pods.values())
     return max(times, default=TIME)
 
@@ -52,8 +51,7 @@ class Course:
     """One course over `state`, which it changes: hand it a copy.
 
     `time` is that of whatever happens, as in events; else the `newest` of the state. `evicted` are
-    the evictions so far, in order.
-    """
+    the evictions so far, in order."""
 
     def __init__(self, state: State, *, time: str = "") -> None:
         self.state = state
@@ -83,9 +81,7 @@ class Course:
     def settle(self) -> Iterator[int]:
         """Decide until nothing is left to say; yields how many events each decision had.
 
-        Raises:
-            CourseFailed: it never ends.
-        """
+        Raises CourseFailed: it never ends."""
         decisions = 0
         while events := self.decide():
             for data in events:

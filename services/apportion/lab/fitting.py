@@ -2,8 +2,7 @@
 
 The fleet is thought empty, every node ready, every agent heard, every device healthy, and no cordon
 left. What keeps a pod out even so is what the fleet is, or a limit that somebody set. Invariant:
-"never" is said only of what no end of any pod and no recovery of any device could change.
-"""
+"never" is said only of what no end of any pod and no recovery of any device could change."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ class EmptyFleet:
     def lasting(self, pod: PodState) -> PodRefused | None:
         """What keeps a pod that waits in this state out for ever; None where it may have a place.
 
-        Pods that must be placed together are asked for together, else the pod alone.
-        """
+        Pods that must be placed together are asked for together, else the pod alone."""
         if pod.refusal is None and not pod.submitted.gates:
             return None
         name = pod.submitted.group

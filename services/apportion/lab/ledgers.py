@@ -1,8 +1,7 @@
 """Recordings of real ledgers: over NATS, or out of archive files.
 
 Invariant: what is recorded begins with the state that the ledger itself says, folded from a
-snapshot or from its first event, and never from a guess.
-"""
+snapshot or from its first event, and never from a guess."""
 
 from __future__ import annotations
 
@@ -85,8 +84,7 @@ async def read_ledger(
     """What `sink` makes of the state at the beginning of the span, given all events behind it.
 
     `tell` hears how many events of how many were read. `endless`: go on with what comes, until
-    cancelled. Raises SpanInvalid, LedgerError, UnknownEvent, RecordingFailed.
-    """
+    cancelled. Raises SpanInvalid, LedgerError, UnknownEvent, RecordingFailed."""
     begin, end = wanted.moments()
     state = (await stream.read_info(ledger.wire)).state
     limits = await _limits(ledger, begin, end, (state.first_seq, state.last_seq), wanted.now)
@@ -172,8 +170,7 @@ def read_archives(
 ) -> S:
     """As `read_ledger`, of archives, which begin with the first event and follow one another.
 
-    Raises SpanInvalid, ArchiveError, OSError, UnknownEvent, RecordingFailed.
-    """
+    Raises SpanInvalid, ArchiveError, OSError, UnknownEvent, RecordingFailed."""
     limits = _archived_limits(paths, *wanted.moments())
     made = sink(State(rules=rules_of(read_said(paths))), limits)
     for record in _archived(paths):
@@ -232,8 +229,7 @@ def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") 
     `begin` and `end` are moments as for `apportion replay`; left out, all of it. It may be called
     where an event loop runs already, as in a notebook.
 
-    Raises SpanInvalid, LedgerError, ArchiveError, OSError, UnknownEvent, RecordingFailed.
-    """
+    Raises SpanInvalid, LedgerError, ArchiveError, OSError, UnknownEvent, RecordingFailed."""
     wanted = Wanted(begin, end, now())
     if isinstance(source, str) and "://" in source:
         with ThreadPoolExecutor(1) as beside:

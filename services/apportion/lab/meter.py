@@ -1,8 +1,7 @@
 """How a course went, in figures: what was held and what was waited for, added up over time.
 
 Invariant: a figure is the integral over the events that were observed, each node and pod looked at
-again only when an event is about it; so two courses that are alike have the same figures.
-"""
+again only when an event is about it; so two courses that are alike have the same figures."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class _Held(Struct):
 class Meter:
     """Measures one course over `state` from `begin_s` to `end_s`; observe every change of it.
 
-    `waits` begin where the pod is submitted, or at `begin_s`.
-    """
+    `waits` begin where the pod is submitted, or at `begin_s`."""
 
     def __init__(self, state: State, begin_s: float, end_s: float) -> None:
         self._state = state

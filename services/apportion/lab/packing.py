@@ -3,8 +3,7 @@
 The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the pods of a
 trace in an order drawn from the seed, then more drawn from it until `OVERLOAD` times the devices
 are asked for. They arrive one by one; each is placed at once or fails for good, and none departs.
-Invariant: the same nodes, pods, policy and seed give the same decisions on every machine.
-"""
+Invariant: the same nodes, pods, policy and seed give the same decisions on every machine."""
 
 from __future__ import annotations
 
@@ -118,9 +117,7 @@ def pack(
 ) -> Packed:  # fmt: skip
     """One run; policies that weigh shapes know them beforehand, or learn them as they come.
 
-    Raises:
-        WishInvalid: the policy is not known. NoPrices: the solver gave up.
-    """
+    Raises WishInvalid: the policy is not known. NoPrices: the solver gave up."""
     run = _Counting()
     named = known_policy(policy)
     run.course.apply(PolicyChanged(by=WHO, node_policy=named, device_policy=named))

@@ -6,8 +6,7 @@ The same is done without the changes where there are any, so that an answer says
 A pod of the plan that waits already is decided anew, or the plan's in its place if that asks for
 something else; one that has a place stays there, as submitting it would leave it.
 Invariants: the state stays as it was, and nothing is appended; pods are decided in the order of
-their turns, as if the plan were submitted now.
-"""
+their turns, as if the plan were submitted now."""
 
 from __future__ import annotations
 
@@ -112,9 +111,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 def plan_of(request: PlanRequest, state: State) -> Plan:
     """The plan of a request, read as the cluster of this state reads manifests.
 
-    Raises:
-        WishInvalid: it has too many pods.
-    """
+    Raises WishInvalid: it has too many pods."""
     texts = {**({"manifest": request.manifest} if request.manifest else {}), **request.files}
     found = chain.from_iterable(read_manifest_text(text, name) for name, text in texts.items())
     try:
@@ -138,9 +135,8 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
 
 
 class Played(NamedTuple):
-    """One course to its end: the pods that were submitted in it by their full names, and those
-    that were moved.
-    """
+    """One course to its end: the pods that were submitted in it by their full names, and those that
+    were moved."""
 
     course: Course
     planned: dict[str, PodSubmitted]
@@ -161,10 +157,8 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
     `time` is that of whatever would happen, as in events, else the newest of the state; `tell`
     hears how far it is.
 
-    Raises:
-        WishInvalid: the plan asks for what there is not, or for nothing.
-        CourseFailed: what would happen contradicts itself.
-    """
+    Raises WishInvalid: the plan asks for what there is not, or for nothing. Raises CourseFailed:
+    what would happen contradicts itself."""
     if len(wish.pods) > PODS_MAX:
         raise WishInvalid(
             "manifest", f"{len(wish.pods)} pods are more than {PODS_MAX}", "plan for fewer at once"
@@ -272,15 +266,13 @@ class _Comers:
 
 def comes_again(state: State, pod: PodSubmitted) -> bool:
     """Whether the pod is made anew once it is evicted: in Kubernetes by its controller, else by the
-    watcher, unless it stands for a command.
-    """
+    watcher, unless it stands for a command."""
     return bool(pod.owner) if state.of_kubernetes else not is_command(pod.owner)
 
 
 def _totals(state: State) -> Totals:
     """The cluster in numbers; what is broken is counted as the console's fleet shows it: a device
-    that failed, and all of a node that is not ready.
-    """
+    that failed, and all of a node that is not ready."""
     there = [node for node in state.nodes.values() if node.present]
     devices = [device for node in there for device in node.devices if device.present]
     placed = sum(pod.placement is not None for pod in state.pods.values())
@@ -443,8 +435,7 @@ class _Answering:
     ) -> PlannedPod:  # fmt: skip
         """What became of one pod; None where it was evicted for another and does not come again.
 
-        `waits` is the live one that it is, or whose place the manifest took.
-        """
+        `waits` is the live one that it is, or whose place the manifest took."""
         made = PlannedPod(
             namespace=about.namespace, name=about.name, outcome="not-now", was=was,
             priority=about.priority, group=about.group,
@@ -639,9 +630,7 @@ def drain(
 ) -> list[Displaced]:
     """Take these nodes and devices off offer, and move what runs there; `settle` decides.
 
-    Raises:
-        WishInvalid: there is no such node or device, or too much runs there.
-    """
+    Raises WishInvalid: there is no such node or device, or too much runs there."""
     there: dict[str, PodState] = {}
     for target in targets(course.state, names):
         node = target.node.name

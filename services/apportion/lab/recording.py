@@ -2,8 +2,7 @@
 
 A recording holds the state at the beginning, the facts that no scheduler decided, in a file of its
 own, and of each pod how long it ran. Invariant: memory holds one state and a few words for each pod
-of the span, however many events there are.
-"""
+of the span, however many events there are."""
 
 from __future__ import annotations
 
@@ -81,13 +80,12 @@ class Limits(Struct, frozen=True):
 
 
 class Recorded(NamedTuple):
-    """A span of a ledger. `ran_s` is how long each pod ran that ended in it, by uid; `ends` are
-    the times of the ends of those that ran at the beginning. `cut` are those that were evicted in
-    the span, and `after` those of them that came again under their name, with their new uids: such
-    a pod ran as long as it and its successors in all. Of the others that were cut nobody knows how
+    """A span of a ledger. `ran_s` is how long each pod ran that ended in it, by uid; `ends` are the
+    times of the ends of those that ran at the beginning. `cut` are those that were evicted in the
+    span, and `after` those of them that came again under their name, with their new uids: such a
+    pod ran as long as it and its successors in all. Of the others that were cut nobody knows how
     long they would have run. Nor does who made way for a newer pod of his name stand there, as one
-    that is drained: he goes when that comes.
-    """
+    that is drained: he goes when that comes."""
 
     span: Span
     begin_s: float
@@ -156,9 +154,7 @@ class Recording:
     def take(self, record: Record) -> bool:
         """The next record; False where it is the last of the span, or behind it.
 
-        Raises:
-            UnknownEvent: a newer build wrote it. RecordingFailed: too many pods.
-        """
+        Raises UnknownEvent: a newer build wrote it. RecordingFailed: too many pods."""
         try:
             event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:

@@ -6,8 +6,7 @@ A pod runs as long as it ran, from whenever it has a place. What came from outsi
 time; whatever a scheduler decided then is decided here. Whoever is evicted here comes again at once
 where somebody makes it anew, for as long as it had left. Invariants: nothing is
 appended; without changes the other course is that which happened, as far as decisions follow at
-once.
-"""
+once."""
 
 from __future__ import annotations
 
@@ -139,9 +138,7 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
 
     It is known before the replay begins, so that one that makes no sense costs no time.
 
-    Raises:
-        WishInvalid: there is nothing of that name in this time, or several devices.
-    """
+    Raises WishInvalid: there is nothing of that name in this time, or several devices."""
     wanted = tuple(dict.fromkeys(names))
     if not wanted:
         return Lost()
@@ -161,8 +158,7 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
 
 class _Gangs:
     """What was declared of gangs. It goes with the last pod of one, and here that may end before
-    the gang comes anew where it ended behind that: as it does where a gang is drained whole.
-    """
+    the gang comes anew where it ended behind that: as it does where a gang is drained whole."""
 
     def __init__(self, course: Course) -> None:
         self._course = course
@@ -212,8 +208,7 @@ class Replay:
     def run(self, tell: Tell = lambda _, __: None) -> ReplayAnswer:
         """All of it; `tell` hears how many facts of how many have come.
 
-        Raises CourseFailed, WishInvalid, OSError.
-        """
+        Raises CourseFailed, WishInvalid, OSError."""
         recorded = self._recorded
         self._settle()
         since_s = recorded.begin_s

@@ -4,8 +4,7 @@
 
 The state stays that of the cluster: what we would have done is compared and forgotten, so each
 answer is about one decision, with all that the other had placed before. Invariant: what is decided
-for comparison is never applied, and nothing is appended anywhere.
-"""
+for comparison is never applied, and nothing is appended anywhere."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ def _as_ours(node: NodeObserved) -> NodeObserved:
 class Shadowing:
     """Follows the ledger from `state`, which it changes; compares behind the revision `after`.
 
-    `follow` takes the pods as they come; else they are kept for the answer.
-    """
+    `follow` takes the pods as they come; else they are kept for the answer."""
 
     def __init__(
         self, state: State, *, after: int, upto: int = sys.maxsize, follow: Seen | None = None
@@ -74,8 +72,7 @@ class Shadowing:
     def take(self, record: Record) -> bool:
         """The next record; False where it is the last of the span, or behind it.
 
-        Raises UnknownEvent: a newer build wrote it. RecordingFailed: too many pods.
-        """
+        Raises UnknownEvent: a newer build wrote it. RecordingFailed: too many pods."""
         if record.revision > self._upto:
             return False
         self._revision = record.revision

@@ -55,8 +55,7 @@ def read_trace(path: str | Path) -> list[PodDraft]:
 def read_trace_nodes(path: str | Path) -> list[SimulatedNode]:
     """The nodes of a trace, in its order: columns sn, cpu_milli, memory_mib, gpu, model.
 
-    Raises TraceInvalid.
-    """
+    Raises TraceInvalid."""
     path = Path(path)
     _check_size(path)
     try:

@@ -2,5 +2,4 @@
 
 Services talk to the world only through this layer. It moves bytes; at its edge `reader` and
 `publisher` turn them into events and back. Invariant: nothing in here decides anything about
-devices, pods or placements.
-"""
+devices, pods or placements."""

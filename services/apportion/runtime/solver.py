@@ -1,8 +1,7 @@
 """The HiGHS solver, for the linear program behind the prices.
 
 It runs outside Python's lock, so that decisions go on meanwhile; one thread and the simplex method
-give the same prices for the same program.
-"""
+give the same prices for the same program."""
 
 from typing import Final
 
@@ -23,9 +22,7 @@ class NoPrices(Exception):
 def solve(program: Program) -> Solution:
     """The best plan, and the shadow prices of its limits.
 
-    Raises:
-        NoPrices: the solver gave up.
-    """
+    Raises NoPrices: the solver gave up."""
     rows, columns = len(program.limits), len(program.cost)
     if not columns:  # no pod fits anywhere: there is no plan, and nothing is scarce
         return Solution(np.zeros(rows), np.zeros(rows))
@@ -60,8 +57,6 @@ def solve(program: Program) -> Solution:
 def learn(shapes: list[SeenShape], types: list[NodeType], *, pods: int) -> PricesLearnt:
     """What pods of these shapes are worth on these nodes; `pods` is how many have been seen.
 
-    Raises:
-        NoPrices: the solver gave up.
-    """
+    Raises NoPrices: the solver gave up."""
     program = build(shapes, types)
     return appraise(shapes, types, program, solve(program), pods=pods)

@@ -11,8 +11,7 @@ again for half as many pods, and after `REFUSALS_MAX` in a row what is derived i
 Each placement names the SHA-256 of the message before it on its node, and the first of a batch on a
 node expects that message's revision to be the newest there (`Nats-Expected-Last-Subject-Sequence`).
 So a batch is taken by the server only if no placement came between what it was decided on and it.
-What is decided together is told with one time.
-"""
+What is decided together is told with one time."""
 
 from __future__ import annotations
 
@@ -112,8 +111,7 @@ class DecisionMetrics:
     def lost(self, outcome: str, *, placed: int, again: int) -> None:
         """Count what was not taken whole: `refused` by a fence, or `unknown`.
 
-        `placed` pods have a place all the same, `again` wait for another decision.
-        """
+        `placed` pods have a place all the same, `again` wait for another decision."""
         self._decisions.labels(outcome).inc()
         self.placements.inc(placed)
         self._again.inc(again)
@@ -209,9 +207,7 @@ class Cycle:
     ) -> None:
         """Decide whenever there is something to decide, until cancelled; `joined` says from when.
 
-        Raises:
-            DecisionsRefused: what is derived here can hardly be what the ledger says.
-        """
+        Raises DecisionsRefused: what is derived here can hardly be what the ledger says."""
         await _serve_choices(self._ledger, self._chosen, self._stirred.set)
         await joined()
         await reader.caught_up()
@@ -330,8 +326,7 @@ def _micros(clock: Clock) -> int:
 async def commit(ledger: Ledger, drafts: Sequence[Draft], *, together: bool) -> int:
     """Append the drafts of one decision, in order, and return the revision of the last.
 
-    Raises what `Ledger.append` raises; unless `together`, the first of few may be stored then.
-    """
+    Raises what `Ledger.append` raises; unless `together`, the first of few may be stored then."""
     if together or len(drafts) > FEW_DRAFTS:
         return (await ledger.append(drafts))[-1]
     newest: dict[str, int] = {}
@@ -417,8 +412,7 @@ def _id(event: DecisionEvent, state: State) -> str:
     A place that was adopted may have been voided before, or the pod evicted for the same one, in an
     earlier life of the pod. An eviction for a pod that has gone since changes nothing, and is none
     for the next that needs the room. A refusal is told once for each revision that it was worked
-    out on.
-    """
+    out on."""
     pod = state.pods[event.pod]
     again = f"/{pod.submitted_revision}" if pod.adopted else ""
     match event:

@@ -4,8 +4,7 @@ It is off unless asked for: a large fleet has hundreds of thousands of series, a
 keeps the scheduler from deciding meanwhile. Sources: Volcano's `vgpu/metrics.go`, which has memory
 in MiB and no namespace, so that pods of one name are one series; and the scheduler of HAMi
 (`cmd/scheduler/metrics.go`), whose ratios are of a hundred. Invariant: what is told is the state at
-one revision.
-"""
+one revision."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
     histogram due ──► types of nodes ──► solve (in a thread) ──► append, fenced ──► fold: all use it
 
 It runs beside the cycle and never holds it up. Invariant: of several schedulers that learn at once
-one is heard; prices count from the revision at which the ledger took them, for everyone.
-"""
+one is heard; prices count from the revision at which the ledger took them, for everyone."""
 
 from __future__ import annotations
 

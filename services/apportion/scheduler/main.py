@@ -85,8 +85,7 @@ def leave_alone() -> None:
     """Take all that is there now out of the sight of the garbage collector.
 
     What was folded lives for long and would be looked through again and again, a tenth of a second
-    each time, in which nothing is decided.
-    """
+    each time, in which nothing is decided."""
     gc.collect()
     gc.freeze()
 
@@ -104,8 +103,7 @@ async def body(
     """One life of the scheduler, until cancelled.
 
     `life` tells apart the processes that have one name, such as that of their host. `on_joined` is
-    called before the first decision, when all that the ledger held is folded.
-    """
+    called before the first decision, when all that the ledger held is folded."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         expose(service.metrics, cluster.state, device_metrics)

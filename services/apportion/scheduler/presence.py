@@ -7,8 +7,7 @@
 All schedulers listen and the first of them writes. Invariants: of several that write at once one is
 heard, as each expects what was told last of the node; time counts only while this process runs and
 the server answers it, so neither a process that was stopped nor a server that was away makes agents
-silent; and nothing is told of a node that no agent ever reported.
-"""
+silent; and nothing is told of a node that no agent ever reported."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ class Presence:
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
         """Listen, and tell of whoever is not heard for so long, until cancelled.
 
-        A server whose set-up does not let us tell is left alone: agents are never silent then.
-        """
+        A server whose set-up does not let us tell is left alone: agents are never silent then."""
         self._grace_s = grace_s
         await reader.caught_up()
         try:

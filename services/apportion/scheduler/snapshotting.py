@@ -2,8 +2,7 @@
 
 Any scheduler may: whoever finds that the newest snapshot is old writes one, and two that do so at
 once do no harm. Invariant: between two slices the loop runs, so deciding waits for one slice at
-most; a snapshot that cannot be written costs nothing but the next restart's time.
-"""
+most; a snapshot that cannot be written costs nothing but the next restart's time."""
 
 from __future__ import annotations
 
@@ -85,9 +84,7 @@ class Snapshotting:
     async def write(self) -> None:
         """Write one, unless another scheduler has just done so.
 
-        Raises:
-            LedgerFull, LedgerUnavailable, NotPermitted: it is not there.
-        """
+        Raises LedgerFull, LedgerUnavailable, NotPermitted: it is not there."""
         stored = await self._snapshots.written()
         newest = stored[0].revision if stored else 0
         if newest <= self._state.revision:  # one beyond it is of another ledger

@@ -9,5 +9,4 @@ is marked and compared, the whole from time to time, and each fact is fenced by 
 on its subject.
 
 The only writer of workload and cluster events; replicas are harmless: they come to the same uids
-and event ids, and the server drops doubles.
-"""
+and event ids, and the server drops doubles."""

@@ -91,8 +91,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
     Pods come from a Kubernetes cluster, or from a folder of manifests where there is none, or they
     are submitted by hand. Several watchers may share either; where they see a folder under
     different paths, give them one --name. Without Kubernetes a pod that is evicted ends here and
-    waits for another place.
-    """
+    waits for another place."""
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
     given_ones = [kube.wanted, folder is not None, by_hand].count(True)
     if given_ones != 1:

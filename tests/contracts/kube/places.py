@@ -24,8 +24,7 @@ class Place(Protocol):
     """A cluster with nothing in it. `api` may do everything.
 
     `checks_uid`: a binding that names another uid than the pod's is refused. `keeps_lists`: the
-    rest of a list stays to be had when the past is forgotten.
-    """
+    rest of a list stays to be had when the past is forgotten."""
 
     api: KubeApi
     checks_uid: bool
@@ -51,8 +50,7 @@ class MemoryPlace:
 
 class RealPlace:
     """kube-apiserver over etcd. Before 1.21 it ignores the uid of a binding; since 1.34 it keeps
-    snapshots of lists in its own memory.
-    """
+    snapshots of lists in its own memory."""
 
     def __init__(self, plane: ControlPlane, api: KubeApi) -> None:
         self._plane = plane

@@ -104,8 +104,7 @@ async def test_who_leaves_keeps_nothing_back(place: Place) -> None:
 async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
     """Whether progress keeps it from another worker, for longer than one may be silent.
 
-    False where this machine stood still for as long: who had it then, it does not say.
-    """
+    False where this machine stood still for as long: who had it then, it does not say."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + 1.2 * held_s
     before_s = loop.time()

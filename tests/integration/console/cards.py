@@ -1,8 +1,7 @@
 """Cards that are made to fail and to recover, until the gateway has heard of it.
 
 An order is none of the ledger's facts: those follow from the agent's own look, however long a busy
-machine takes for it. Of a card that recovers before that look nobody ever hears that it failed.
-"""
+machine takes for it. Of a card that recovers before that look nobody ever hears that it failed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """One cluster and one browser for all tests of the console.
 
-Both end with the package: a browser that is driven keeps the loop that asynchronous tests want.
-"""
+Both end with the package: a browser that is driven keeps the loop that asynchronous tests want."""
 
 from __future__ import annotations
 

@@ -266,8 +266,7 @@ def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
 ) -> None:
     """Not as that of the last event by then, which is told beside; so a wait is as long as then.
 
-    The browser's clock is ahead, for the ledger to be quiet before the time that is asked for.
-    """
+    The browser's clock is ahead, for the ledger to be quiet before the time that is asked for."""
     manifest = NEVER.replace("giant", "asked-for")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pods = cluster.json("get", "pods", "asked-for")

@@ -20,8 +20,7 @@ SERVICES = ("watcher", "scheduler", "intake", "binder", "gateway", "admission")
 @pytest.fixture(autouse=True)
 def _no_webhook_is_left(control_plane: ControlPlane) -> Iterator[None]:
     """Nobody answers for it here, so every pod of later tests would wait for an answer; and these
-    bind pods in everybody's name.
-    """
+    bind pods in everybody's name."""
     yield
     for folder in ("admission", "policies"):
         control_plane.kubectl("delete", "-k", str(DEPLOY / folder), "--ignore-not-found")

@@ -258,8 +258,7 @@ async def test_the_api_server_dies_and_comes_back(world: KubeWorld) -> None:
 
 async def test_an_api_server_that_was_restored_is_compared_at_once(world: KubeWorld) -> None:
     """Pods made since the copy end long before a watch would time out, and the watcher is not ready
-    until they have. Those deleted since come back later, once their ids are free.
-    """
+    until they have. Those deleted since come back later, once their ids are free."""
     before = [f"before-{number}" for number in range(6)]
     await world.plane.apply(*(kube_pod(name, share()) for name in before))
     watcher = await world.start("watcher")

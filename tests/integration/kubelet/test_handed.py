@@ -1,8 +1,7 @@
 """A pod that is said to run gets its share again where this node has handed it out, not elsewhere.
 
 The ledger was lost and written anew from annotations and phases of pods, which somebody else may
-have written.
-"""
+have written."""
 
 import json
 
@@ -69,8 +68,7 @@ async def test_what_was_handed_out_is_handed_out_again(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, *, rebooted: bool
 ) -> None:
     """Also by an agent that was killed, to a pod that the ledger knows by its annotations alone;
-    and after a reboot, when the kubelet starts all containers of the same pods anew.
-    """
+    and after a reboot, when the kubelet starts all containers of the same pods anew."""
     async with agent_of(bus, kubelet) as agent:
         await agent.ready()
         (report,) = await facts.count(NodeReported, 1)

@@ -27,8 +27,7 @@ from tests.support.polling import until
 async def _greeting_as(version: str, *, before: bytes = b"") -> AsyncIterator[str]:
     """The URL of something that greets as nats-server of this version does.
 
-    `before` is what it says before its first pong.
-    """
+    `before` is what it says before its first pong."""
     greeting = {"server_id": "x", "version": version, "max_payload": 1048576, "headers": True}
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

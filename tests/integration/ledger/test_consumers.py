@@ -22,8 +22,7 @@ def name_of(reader: Subscription) -> str:
 async def reading(ledger: JetStreamLedger) -> str:
     """The consumer of one more reader.
 
-    What it delivers may come before the answer that it was made: caught up is not yet named.
-    """
+    What it delivers may come before the answer that it was made: caught up is not yet named."""
     reader = await ledger.follow(ignore)
     assert isinstance(reader, Follower)
 

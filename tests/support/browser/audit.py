@@ -1,7 +1,6 @@
 """What a page must keep for everybody: names, landmarks, one heading, nothing cut, text to read.
 
-Small and ours: the rules that a program can judge without a library of a megabyte.
-"""
+Small and ours: the rules that a program can judge without a library of a megabyte."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Chromium as people have it, driven by Playwright: the machine's own, none is downloaded.
 
 A page that says an error on its console, breaks the policy or throws has failed, whatever it looks
-like. Without a browser the tests are skipped with the reason, unless it is required.
-"""
+like. Without a browser the tests are skipped with the reason, unless it is required."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ def opened(
 ) -> Iterator[Page]:
     """A page of one gateway in a context of its own; what it complains about fails the test.
 
-    `answers` are parts of what the browser says of answers of the API that are no fault here.
-    """
+    `answers` are parts of what the browser says of answers of the API that are no fault here."""
     context = browser.new_context(
         base_url=base,
         viewport={"width": size[0], "height": size[1]},

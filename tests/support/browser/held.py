@@ -13,8 +13,7 @@ from tests.support.polling import wait_until
 class Held:
     """Requests that have not reached the gateway yet: each goes on when it is told to.
 
-    All of them, or the next `times`: those after them are not stopped here.
-    """
+    All of them, or the next `times`: those after them are not stopped here."""
 
     def __init__(self, page: Page, pattern: re.Pattern[str], *, times: int | None = None) -> None:
         self._page = page

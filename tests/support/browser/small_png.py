@@ -1,7 +1,6 @@
 """Screenshots made small: a PNG of a page in at most 256 colours, which its eye does not miss.
 
-Invariant: the size of the picture stays; a colour that covers much of it stays exactly.
-"""
+Invariant: the size of the picture stays; a colour that covers much of it stays exactly."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Containers of real images for the runtime of the tests: by podman, as the kubelet describes them.
 
 Invariant: a container has the user, the capabilities, the mounts and the root file system that its
-pod was given, so that what it may not do fails here as on a node.
-"""
+pod was given, so that what it may not do fails here as on a node."""
 
 from __future__ import annotations
 

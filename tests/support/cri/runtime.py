@@ -5,8 +5,7 @@ container would have: its own, and over it the edits of its CDI devices, as cont
 it. A container of an image that podman has is one of podman's, on the network of this machine, with
 the mounts and the rights that the kubelet says. What mounts and device nodes a container would have
 is written to `FOLDER/created.jsonl`, a line for each that is made. Invariant: a container whose CDI
-device is in no file, or in two, is not made, as in a real runtime.
-"""
+device is in no file, or in two, is not made, as in a real runtime."""
 
 from __future__ import annotations
 
@@ -230,9 +229,7 @@ class Runtime:
     def _edits(self, devices: list[str]) -> list[dict[str, Any]]:
         """The edits of CDI devices, each of which stands in one file.
 
-        Raises:
-            Refused: one of them does not.
-        """
+        Raises Refused: one of them does not."""
         found: dict[str, list[dict[str, Any]]] = {}
         for path in sorted(self.cdi.glob("*.json")):
             said = json.loads(path.read_bytes())

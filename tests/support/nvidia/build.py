@@ -1,8 +1,7 @@
 """Compiles the fake driver, once for every state of its sources.
 
 Kept beside the other things that tests build, in ~/.cache/apportion. Invariant: a folder appears
-whole or not at all, and of builds that start at once one builds and the others wait for it.
-"""
+whole or not at all, and of builds that start at once one builds and the others wait for it."""
 
 from __future__ import annotations
 

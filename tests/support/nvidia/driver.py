@@ -7,8 +7,7 @@
 
 Every process that has `environment` sees the same cards, and what happens to them. Invariants: a
 driver's state is one file in the folder given, so that any number of them stand side by side and
-nothing is left behind; cards are named by their index from 0.
-"""
+nothing is left behind; cards are named by their index from 0."""
 
 from __future__ import annotations
 
@@ -193,8 +192,7 @@ class FakeDriver:
     def start(self) -> None:
         """Load it again: calls answer UNINITIALIZED until NVML is initialised anew.
 
-        Cards that are lost now are not listed any longer.
-        """
+        Cards that are lost now are not listed any longer."""
         self._library.fake_load(self._state)
 
     def restart(self) -> None:
@@ -221,15 +219,13 @@ class FakeDriver:
     ) -> None:
         """The card knows no such thing: NVML answers NOT_SUPPORTED.
 
-        Where the driver is too old to know it, that is FUNCTION_NOT_FOUND.
-        """
+        Where the driver is too old to know it, that is FUNCTION_NOT_FOUND."""
         self._set(card, **{f"{what}_supported": _PREDATED if driver_too else _UNSUPPORTED})
 
     def link(self, card: int, *peers: int | None) -> None:
         """The card's NVLinks from the first on: each leads to that card; None is one that is down.
 
-        It has no others, and none to a switch. Links are made from both ends: call it for both.
-        """
+        It has no others, and none to a switch. Links are made from both ends: call it for both."""
         for number in range(_LINKS):
             leads_to = _LINK_NONE
             if number < len(peers):
@@ -244,8 +240,7 @@ class FakeDriver:
     def memory_limits(self, cgroups: Path) -> None:
         """Cards have limits of memory by cgroup from now on, and cgroups are mounted there.
 
-        Before, NVML answers NOT_SUPPORTED.
-        """
+        Before, NVML answers NOT_SUPPORTED."""
         self._library.fake_limits_supported(self._state, _SUPPORTED, str(cgroups).encode())
 
     def no_memory_limits(self, *, driver_too: bool = False) -> None:
@@ -267,8 +262,7 @@ class FakeDriver:
 
         It is in the driver's list of each of these `kinds`.
 
-        It lives until `end_process`, or until card or driver fail; no such process need exist.
-        """
+        It lives until `end_process`, or until card or driver fail; no such process need exist."""
         self._do(
             "process",
             *(card, pid, instance, compute, mib * MIB, sm_percent),

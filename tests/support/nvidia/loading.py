@@ -4,8 +4,7 @@ The loader knows a library by its SONAME, and both have the same one; whichever 
 answers to it. So the real one, where there is one, is loaded before any fake, and pynvml is given
 the fake's by hand for as long as a test wants it. Invariant: outside of `using`, pynvml finds what
 it would find without fake drivers, or a fake without a state, which answers that no driver is
-loaded.
-"""
+loaded."""
 
 from __future__ import annotations
 

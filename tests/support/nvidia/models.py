@@ -1,8 +1,7 @@
 """The cards that the fake driver can have: what NVIDIA's driver answers for each model.
 
 The MIG profiles are written down from NVIDIA's MIG user guide, not from our own catalogue: so a
-test can hold one against the other.
-"""
+test can hold one against the other."""
 
 from __future__ import annotations
 

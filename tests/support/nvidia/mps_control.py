@@ -3,8 +3,7 @@
 `-d` starts the daemon and returns once it takes commands, `-f` is the daemon itself, and without
 either the commands on stdin go to the daemon. What it keeps are files in the pipe directory; the
 fake libcuda reads `limit-<device>`. Invariant: a command has taken effect when the program ends,
-and it fails where no daemon lives.
-"""
+and it fails where no daemon lives."""
 
 from __future__ import annotations
 

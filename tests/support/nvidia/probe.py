@@ -1,7 +1,6 @@
 """Programs that use a fake card, as processes of their own: what `probe.c` does, line by line.
 
-Invariant: whatever a test does, no such program outlives it.
-"""
+Invariant: whatever a test does, no such program outlives it."""
 
 from __future__ import annotations
 

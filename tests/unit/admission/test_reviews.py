@@ -250,8 +250,7 @@ async def test_a_pod_that_is_larger_than_pods_are_is_not_looked_at(
     webhook: Webhook, pod: Any, said: str
 ) -> None:
     """What each container costs is paid for as many as there can be, and no more. Who makes one
-    that asks for devices is told so; one of others is none of our business.
-    """
+    that asks for devices is told so; one of others is none of our business."""
     assert (await webhook.ask(pod))["allowed"]
     asking = pod | {"metadata": pod.get("metadata", {}) | {"labels": {"a": "nvidia.com/gpu"}}}
     answer = await webhook.ask(asking)

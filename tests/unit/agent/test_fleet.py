@@ -133,8 +133,7 @@ def test_a_new_fleet_has_names_that_nodes_may_have(
     golden: Golden, tmp_path: Path, file: str, text: str, lines: tuple[int, int]
 ) -> None:
     """Each that is none is told with its line and the fix, beside what else is wrong with it; a
-    ledger that was begun with such names goes on with them.
-    """
+    ledger that was begun with such names goes on with them."""
     path = written(tmp_path, file, text)
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(path, misnamed=misnamed)
@@ -165,8 +164,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
 
 def test_a_field_of_a_node_that_there_is_not(golden: Golden, tmp_path: Path) -> None:
     """With its own line, the node's name and what to write; a name that comes twice is told of
-    beside it, also where what is wrong is the first of the two.
-    """
+    beside it, also where what is wrong is the first of the two."""
     text = (
         "nodes:\n- node: a\n  cpu: 3\n- node: a\n- {node: b, devics: 1xT4}\n- {node: c, zone: x}\n"
         "- {node: d, devices: 1xX99}\n- {node: d}\n- {node: e,\n   pods: many}\n"

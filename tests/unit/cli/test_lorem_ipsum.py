@@ -1,6 +1,5 @@
 """Every sentence of the gateway and of the verbs is another one: verbs end with the same exit codes
-and print the same facts.
-"""
+and print the same facts."""
 
 import json
 from typing import Any

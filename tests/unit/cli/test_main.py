@@ -144,7 +144,6 @@ def test_internal_error_is_one_line(
 
 def test_no_verb_imports_the_engine_to_ask_a_question() -> None:
     """Numpy and its threads cost more than the rest of a verb; whoever decides anew needs it, as
-    `replay` does once it has begun.
-    """
+    `replay` does once it has begun."""
     verbs = {f"apportion.{verb.module}" for name, verb in VERBS.items() if name not in RUN}
     assert "numpy" not in imported(", ".join(sorted(verbs)))

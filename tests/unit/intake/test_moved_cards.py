@@ -22,8 +22,7 @@ def claim(driver: str = "simulated") -> NodeReported:
 
 def test_a_card_of_a_node_that_left_is_taken_and_kept_until_whoever_took_it_is_gone() -> None:
     """The node that comes back says within minutes that it has it, though all is as it last said,
-    and is out until then; that is told by name. Nor does the other get the card back.
-    """
+    and is out until then; that is told by name. Nor does the other get the card back."""
 
     async def stolen() -> None:
         services = Services()

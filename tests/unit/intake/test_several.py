@@ -1,8 +1,7 @@
 """Several intakes share what agents ask; each holds a jump until it has seen it twice itself.
 
 So one that asks another intake at once gains nothing, and an honest agent, whose repetitions come
-to whichever intake, is believed after one more look than there are intakes.
-"""
+to whichever intake, is believed after one more look than there are intakes."""
 
 from msgspec import structs
 

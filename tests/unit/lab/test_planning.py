@@ -380,8 +380,7 @@ def test_a_lost_device_moves_its_pods_alone() -> None:
 
 def test_enough_of_a_device_s_id_will_do() -> None:
     """The beginning that tables show, with which the answer names it, and its node, however little
-    was given; one that several have is refused, and these are named.
-    """
+    was given; one that several have is refused, and these are named."""
     cards_there = (gpu("GPU-0a1b2c3d-x"), gpu("GPU-0a1b2c3d-y"), gpu("GPU-ffffffff-z"))
     ledger = Ledger(fleet.node("n1", *cards_there)).submit(pod("p", ask(1024))).settle()
     for given in ("GPU-ffffffff-z", "GPU-ffff"):

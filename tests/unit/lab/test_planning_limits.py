@@ -41,8 +41,7 @@ spec:
 
 def test_a_queue_that_nobody_declares_is_doubtful(golden: Golden) -> None:
     """By the line of its field, once; not `default`, nor what the manifest declares, nor where no
-    queue is declared at all.
-    """
+    queue is declared at all."""
     ledger = Ledger(rack("n1", 4))
     head = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {}\n  annotations:\n    {}: {}\n"
     spec = "spec: {schedulerName: apportion, containers: [{name: main, image: x}]}\n---\n"

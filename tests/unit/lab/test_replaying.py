@@ -184,8 +184,7 @@ def test_what_is_lost_must_be_there_at_some_time() -> None:
 
 def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
     """It comes anew before its pods end; in the replay these end first, and its declaration with
-    them.
-    """
+    them."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2), rack("n2", 2), gang(min_available=2))
     for name in ("a", "b"):

@@ -73,8 +73,7 @@ def instances(card: Any, name: str) -> list[Any]:
 def test_our_catalogue_agrees_with_the_driver(model: str) -> None:
     """Every profile that we place stands where the driver lets it stand, with enough memory.
 
-    A driver may count in smaller slices, of which each instance has some.
-    """
+    A driver may count in smaller slices, of which each instance has some."""
     known: dict[str, Profile] = {each.name: each for each in MODELS[model].profiles}
     ours: tuple[MigProfile, ...] = mig_profiles("nvidia", MODELS[model].name)
     assert ours

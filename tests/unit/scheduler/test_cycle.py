@@ -142,8 +142,7 @@ def test_a_refused_decision_is_made_again_and_counted() -> None:
 def test_each_refusal_halves_the_next_decision() -> None:
     """The fewer nodes one touches, the likelier it is taken; then it is whole again.
 
-    Few are appended one by one.
-    """
+    Few are appended one by one."""
 
     def check(scheduler: Scheduler) -> None:
         sizes = [min(PODS, EVENTS_MAX >> refused) for refused in range(HALVINGS)]

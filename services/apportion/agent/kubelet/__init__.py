@@ -6,5 +6,4 @@ start of a container, and may take its time: now the kubelet itself tells who ho
 ledger what that pod has, and the slot gets its meaning. So there is no lock and no guess.
 
 The messages are in `kubelet.proto`; `make generate` makes `kubelet_pb2` of it. Invariant: what a
-slot means follows from the kubelet's own books and from the ledger, never from an annotation.
-"""
+slot means follows from the kubelet's own books and from the ledger, never from an annotation."""

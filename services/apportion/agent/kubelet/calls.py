@@ -2,8 +2,7 @@
 
 Stubs of gRPC are a line of names for each method; written once here they serve the plugin, the
 kubelet's client and the kubelets of the tests. Invariant: every call has a time limit of its
-caller's, and no answer is larger than `BYTES_MAX`.
-"""
+caller's, and no answer is larger than `BYTES_MAX`."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -78,9 +77,7 @@ DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> grpc.aio.Server:
     """A server that answers these calls on the sockets, which are made in this order.
 
-    Raises:
-        ConfigError: the path of a socket is longer than the system lets one be.
-    """
+    Raises ConfigError: the path of a socket is longer than the system lets one be."""
     server = grpc.aio.server(options=OPTIONS)
     serve(server, answers)
     for path in sockets:

@@ -3,8 +3,7 @@
 One file per slot, because a device may be in one file only. What NVIDIA's own specification of the
 node has for a card (device nodes, the driver's libraries, hooks) is copied into ours, since a
 runtime that is given our device is not given NVIDIA's. Invariants: a file is there whole or not at
-all, and only while its slot is in use.
-"""
+all, and only while its slot is in use."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ def device_name(slot: str) -> str:
 class Specifications:
     """The files of our slots in one folder, and NVIDIA's there or in `others`.
 
-    `proc` has the minor number of each card (`driver/nvidia/gpus/*/information`).
-    """
+    `proc` has the minor number of each card (`driver/nvidia/gpus/*/information`)."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
@@ -60,9 +58,7 @@ class Specifications:
     def write(self, slots: Sequence[str], edits: Edits) -> None:
         """Give the slots of one container their meaning; the first has all of it.
 
-        Raises:
-            OSError: the disk is full, or the folder cannot be written.
-        """
+        Raises OSError: the disk is full, or the folder cannot be written."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         whole = _merged([*foreign, _own(edits)])
@@ -89,9 +85,7 @@ class Specifications:
         A slot is in use before its file is written, and nothing is written during a sweep: so no
         container loses its file between the two.
 
-        Raises:
-            OSError: a file cannot be removed.
-        """
+        Raises OSError: a file cannot be removed."""
         with self._lock:
             kept = {self._path(slot) for slot in in_use()}
             for path in self._folder.glob(f"{_PREFIX}*.json"):
@@ -110,8 +104,7 @@ class Specifications:
 
         A card is in NVIDIA's specification by its UUID, or else by a name of another strategy
         (`--device-name-strategy`), where its device node tells. A card in MIG mode is not there by
-        itself: it gets the edits for all.
-        """
+        itself: it gets the edits for all."""
         said = self._vendors() if cards else None
         if said is None:
             return _text(OLDEST), []

@@ -8,8 +8,7 @@ to be noted here, and is known again whatever was killed meanwhile.
 
 Invariants: an answer never fails, and comes after `PATIENCE_S` at the latest; what cannot be told
 for certain gives nothing. Whether it was right is found out at `PreStartContainer`, where the
-kubelet names the pod.
-"""
+kubelet names the pod."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ PodResources name none of those; but after its start a kubelet names nobody unti
 its pods. So a pod is over that this very kubelet was seen to run, and names no more.
 
 Invariants: a holder is one pod; where the kubelet's books say otherwise nothing is said. No pod is
-over while a container of it may run, whatever is started anew.
-"""
+over while a container of it may run, whatever is started anew."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ _Ids = list[str] | dict[str, list[str]] | None
 class _Entry(Struct, rename="pascal"):
     """One container's devices; `DeviceIDs` is a list up to Kubernetes 1.19, then by NUMA node.
 
-    `AllocResp` is what `Allocate` answered, byte by byte: what the container is given.
-    """
+    `AllocResp` is what `Allocate` answered, byte by byte: what the container is given."""
 
     pod_uid: Name = msgspec.field(name="PodUID")
     container_name: str
@@ -87,8 +85,7 @@ class Holders:
     `prepared` has the uid of each claim's pod by the claim's uid: the checkpoint does not know pods
     that have devices by claims alone. Invariant: a claim is in it from before anything is made for
     it until the kubelet has it taken back. `amounts` are resources of memory and cores, whose
-    devices are no slots.
-    """
+    devices are no slots."""
 
     def __init__(
         self,
@@ -112,9 +109,8 @@ class Holders:
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
         """Who holds exactly these slots of the resource.
 
-        Raises:
-            NotPrepared: nobody yet, or the books cannot be read, or they contradict each other.
-        """
+        Raises NotPrepared: nobody yet, or the books cannot be read, or they contradict each
+        other."""
         entries = [
             entry
             for entry in await asyncio.to_thread(self._entries)
@@ -136,9 +132,7 @@ class Holders:
     async def foreign(self, resource: str, slots: frozenset[str]) -> bool:
         """Whether these are devices that another plugin handed out, before it was replaced.
 
-        Raises:
-            NotPrepared: the checkpoint cannot be read.
-        """
+        Raises NotPrepared: the checkpoint cannot be read."""
         answers = [
             entry.answer or b""
             for entry in await asyncio.to_thread(self._entries)
@@ -149,9 +143,7 @@ class Holders:
     async def allocated(self, resource: str) -> dict[str, set[str]]:
         """The containers that have slots of the resource, by their pod's uid.
 
-        Raises:
-            NotPrepared: the checkpoint cannot be read.
-        """
+        Raises NotPrepared: the checkpoint cannot be read."""
         found: dict[str, set[str]] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name == resource:
@@ -162,9 +154,7 @@ class Holders:
         """The uids that are in the checkpoint and not over, or have a claim: no other pod can use
         anything here.
 
-        Raises:
-            NotPrepared: the checkpoint cannot be read.
-        """
+        Raises NotPrepared: the checkpoint cannot be read."""
         known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
         by_claim = self._prepared.entries.values() if self._prepared is not None else ()
         return (known - self._over).union(by_claim)
@@ -176,9 +166,7 @@ class Holders:
     def slots(self) -> set[str]:
         """The slots of containers that may run, and of prepared claims. It reads the checkpoint.
 
-        Raises:
-            NotPrepared: the checkpoint cannot be read.
-        """
+        Raises NotPrepared: the checkpoint cannot be read."""
         claims = self._prepared.entries if self._prepared is not None else ()
         held = (
             entry.ids
@@ -190,9 +178,7 @@ class Holders:
     async def look(self) -> None:
         """Find out which pods are over since the last look.
 
-        Raises:
-            NotPrepared: the books cannot be read.
-        """
+        Raises NotPrepared: the books cannot be read."""
         kubelet = self._started()
         if kubelet != self._kubelet:
             self._kubelet, self._ran = kubelet, set()
@@ -241,9 +227,7 @@ class Holders:
     def registered(self) -> set[str]:
         """The resources that the kubelet takes for devices of a plugin, which may be gone.
 
-        Raises:
-            NotPrepared: the checkpoint cannot be read.
-        """
+        Raises NotPrepared: the checkpoint cannot be read."""
         found = self._read()
         entries = {entry.resource_name for entry in found.pod_device_entries or ()}
         return entries.union(found.registered_devices or ())

@@ -5,8 +5,7 @@ whatever their health: who gets which card is the scheduler's to say, and a kube
 would only be in its way. The other is a DRA plugin, to which claims are named by their uid; the
 ledger has what a claim holds under the claim's own name. Invariant: a claim that is answered
 without an error is in the book of prepared claims, and all that its containers need is there;
-whatever was done before may be done again.
-"""
+whatever was done before may be done again."""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ class ClaimDoor:
         clock: Clock,
     ) -> None:
         """`kubelet` is the kubelet's folder, at the same path for us as for the kubelet. `prepared`
-        is the book of `Holders`, and `seconds` is of the kubelet's calls.
-        """
+        is the book of `Holders`, and `seconds` is of the kubelet's calls."""
         self._node = node
         self._socket = kubelet / "plugins" / DRIVER / "dra.sock"
         self._registration = kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
@@ -106,9 +104,7 @@ class ClaimDoor:
     async def serve(self) -> None:
         """Be there for the kubelet, which finds us by our socket, until cancelled.
 
-        Raises:
-            ConfigError: the path of a socket is longer than the system lets one be.
-        """
+        Raises ConfigError: the path of a socket is longer than the system lets one be."""
         try:
             while True:
                 there = self._socket.is_socket() and self._registration.is_socket()
@@ -392,8 +388,7 @@ class KubeletNode:
     async def _amounts_of(self, devices: Iterable[Device]) -> dict[str, int]:
         """Memory and cores, where another plugin has registered them as devices.
 
-        The kubelet rejects every pod that names them then, for as long as no plugin offers them.
-        """
+        The kubelet rejects every pod that names them then, for as long as no plugin offers them."""
         config = manifest_config(self._agent.configuration).dialects
         self._holders.amounts = names_of(config)
         try:
@@ -453,8 +448,7 @@ class FrontDoor:
     A kubelet that starts removes every socket from its folder and waits for plugins to register. So
     each plugin watches its own socket, and registers whenever it had to make the socket again.
     Invariant: once the kubelet answers, every count name is registered with it within a second or
-    two, whichever of the two started first.
-    """
+    two, whichever of the two started first."""
 
     def __init__(self, folder: Path, plugin: Callable[[str], Plugin]) -> None:
         """`plugin` makes that of a count name."""

@@ -2,8 +2,7 @@
 
 Where the container runtime knows no CDI, they have it at once (`handing`). Invariants: `Allocate`
 never fails, for a refusal there ends a pod for good, and does not wait where it decides nothing;
-and a container starts only after `prepare` has said what it gets.
-"""
+and a container starts only after `prepare` has said what it gets."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def slot_names(resource: str, count: int, key: bytes) -> list[str]:
     """Names such as `gpu-1f8c…`: each is of one resource, of no card, and cannot be guessed.
 
     A container that knew the name of another pod's slot could have the runtime give it that pod's
-    share, by an environment variable. The same key gives the same names.
-    """
+    share, by an environment variable. The same key gives the same names."""
     prefix = resource.rpartition("/")[2][:_PREFIX_MAX]
     seeds = (f"{resource} {number}".encode() for number in range(count))
     return [f"{prefix}-{hmac.digest(key, seed, 'sha256').hex()[:_DIGITS]}" for seed in seeds]
@@ -59,9 +57,7 @@ def amount_names(count: int) -> list[str]:
 def slot_key(path: Path) -> bytes:
     """The node's own key for `slot_names`: read from this file, or made.
 
-    Raises:
-        OSError: it can be neither read nor written.
-    """
+    Raises OSError: it can be neither read nor written."""
     with suppress(FileNotFoundError):
         key = path.read_bytes()
         if len(key) == _KEY_BYTES:
@@ -76,8 +72,7 @@ class Plugin:
     """The server of one count name, on a socket in the kubelet's folder.
 
     Or of an amount of memory or cores, which another plugin had registered as devices: the kubelet
-    admits no pod that names it then unless a plugin offers it. Such devices mean nothing.
-    """
+    admits no pod that names it then unless a plugin offers it. Such devices mean nothing."""
 
     resource: str
     holders: Holders
@@ -120,9 +115,7 @@ class Plugin:
     async def listen(self, folder: Path) -> None:
         """Serve on the socket, which the kubelet may have taken away.
 
-        Raises:
-            ConfigError: the socket's path is longer than the system lets one be.
-        """
+        Raises ConfigError: the socket's path is longer than the system lets one be."""
         await self.close()
         answers: dict[calls.Call, Callable[..., Any]] = {
             calls.OPTIONS_OF: self._options_of,
@@ -145,8 +138,7 @@ class Plugin:
         """All slots, and again whenever their number changes.
 
         A slot is of no card, so a card that fails takes slots away and makes none of them sick: a
-        pod that runs keeps its slot, and its own card's health is told by the ledger.
-        """
+        pod that runs keeps its slot, and its own card's health is told by the ledger."""
         while True:
             async with self._changed:
                 slots = self._slots

@@ -25,8 +25,7 @@ class Holder(Struct, frozen=True):
     `containers` are several where an init container and another one, which starts after it, have
     the same slots: the kubelet does not say which of them starts now. `handed` is what each of them
     was given already. `starting`: the container is about to start, so none of its processes is
-    left; a claim is prepared again while its pod runs, too.
-    """
+    left; a claim is prepared again while its pod runs, too."""
 
     pod: str
     namespace: str
@@ -50,6 +49,4 @@ class Preparing(Protocol):
 
         It is asked before every start, so also when everything was there before.
 
-        Raises:
-            NotPrepared: not yet, or never; the reason is for people.
-        """
+        Raises NotPrepared: not yet, or never; the reason is for people."""

@@ -9,8 +9,7 @@ after its caller was refused; the process can end while calls hang.
 XIDs are the faults that the driver reports. A critical one makes its card unhealthy until the card
 has been quiet for a while; one of a MIG instance closes the place of that instance, and no other
 one of its card. Invariant: every card that answers is listened to, also after the driver was away
-or one card's loss made the event set deaf.
-"""
+or one card's loss made the event set deaf."""
 
 from __future__ import annotations
 
@@ -140,9 +139,7 @@ class Lane:
     async def call(self, function: Callable[[], T]) -> T:
         """Return what the function returns.
 
-        Raises:
-            Hung: it has not returned in time, or an earlier call has not.
-        """
+        Raises Hung: it has not returned in time, or an earlier call has not."""
         async with self._alone:
             if self._current is not None:  # the caller of an earlier one may have been cancelled
                 await self._returned(self._current)
@@ -171,9 +168,7 @@ class Lane:
 def within(limit_s: float, function: Callable[[], None]) -> None:
     """Run the function, where no loop can wait for it.
 
-    Raises:
-        Hung: it has not returned in time.
-    """
+    Raises Hung: it has not returned in time."""
     errors: list[Exception] = []
 
     def run() -> None:
@@ -203,8 +198,7 @@ class Xids:
         hung: Callable[[], Collection[str]],
     ) -> None:
         """`ignored` are the XIDs after which a card stays healthy; `hung` names the calls into the
-        driver that have not returned.
-        """
+        driver that have not returned."""
         self.ignored = ignored
         self._clock = clock
         self._quiet_s = quiet_s
@@ -231,8 +225,7 @@ class Xids:
     def watch(self, device: str, handle: Any) -> None:
         """Ask for the card's critical XIDs. A card that has no such events is only probed.
 
-        Raises NVMLError.
-        """
+        Raises NVMLError."""
         if device in self._watched:
             return
         events = self._events
@@ -391,8 +384,7 @@ def _running(card: Any) -> dict[tuple[int, int], int | None]:
     """The bytes of each process on a card, by its id and the GPU instance that it is on.
 
     A process is in one list for each way in which it uses the card: a client of MPS that computes
-    and draws is in three. Raises NVMLError.
-    """
+    and draws is in three. Raises NVMLError."""
     found: dict[tuple[int, int], int | None] = {}
     for each in nvml.nvmlDeviceGetComputeRunningProcesses(card):
         found[int(each.pid), each.gpuInstanceId] = each.usedGpuMemory
@@ -426,8 +418,7 @@ def _instances(card: Any) -> Iterator[tuple[int, MigInstance, int]]:
 def _rate(card: Any) -> int | None:
     """Percent of the time in which the card computed; a card in MIG mode does not tell.
 
-    Raises NVMLError.
-    """
+    Raises NVMLError."""
     with suppress(*_ABSENT):
         return int(nvml.nvmlDeviceGetUtilizationRates(card).gpu)
     return None

@@ -9,10 +9,9 @@ instance that this agent did not make is neither destroyed nor given to a contai
 
 People and NVIDIA's mig-manager make instances too, and an idle one may be about to be used. An
 instance has no mark of its maker, and the same place on the same card gives the same id again, so
-the maker is known from this book alone. Invariants: an instance is in the book before it exists,
-so a death in between leaves none that is forgotten; and a book of an earlier boot claims nothing,
-because every instance ends with the boot.
-"""
+the maker is known from this book alone. Invariants: an instance is in the book before it exists, so
+a death in between leaves none that is forgotten; and a book of an earlier boot claims nothing,
+because every instance ends with the boot."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ class Profile(NamedTuple):
     """A size in which the card can be cut, by the driver's number for it.
 
     `unit` is how many memory slices of the driver are one of the device catalogue. Drivers count
-    the memory of an RTX PRO 6000 in twelfths, and no instance has less than three of them.
-    """
+    the memory of an RTX PRO 6000 in twelfths, and no instance has less than three of them."""
 
     id: int
     slices: int
@@ -114,12 +112,10 @@ def ensure(
 ) -> MadeInstance:
     """Have the instance there; what stands in its way, is ours and is not needed, is destroyed.
 
-    Raises:
-        InTheWay: something that is needed or used is there.
-        NotMade: the card is not in MIG mode, has no such profile, or one with less memory than
-            `least_mib`, or the driver refuses it; or an instance is there that is not ours.
-        OSError: it cannot be noted as ours, and is not made.
-    """
+    Raises InTheWay: something that is needed or used is there. Raises NotMade: the card is not in
+    MIG mode, has no such profile, or one with less memory than `least_mib`, or the driver refuses
+    it; or an instance is there that is not ours. Raises OSError: it cannot be noted as ours, and is
+    not made."""
     try:
         known = profiles(card.handle)
         if wanted.profile not in known:
@@ -157,8 +153,7 @@ def ensure(
 def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
     """Destroy what is ours, not needed and not used.
 
-    Raises NVMLError; OSError where the book of ours cannot be written.
-    """
+    Raises NVMLError; OSError where the book of ours cannot be written."""
     gone, held, foreign, there = [], [], [], []
     for made in list(instances(card.handle, profiles(card.handle))):
         there.append(made.cut)
@@ -242,8 +237,7 @@ def _clear(
 ) -> None:
     """Destroy the instances that overlap the wanted one.
 
-    Raises NVMLError, InTheWay, NotMade, OSError.
-    """
+    Raises NVMLError, InTheWay, NotMade, OSError."""
     in_the_way = [made for made in there if overlap(made.cut, wanted)]
     for made in in_the_way:
         if not card.ours.made(card.id, made.cut):

@@ -2,12 +2,11 @@
 
 A card is unhealthy when the driver has lost it, asks for its reset, or has reported a critical XID;
 unlike its peers it is healthy again by itself, once it answers well and has been quiet for a while.
-`driver` listens to the driver's events.
-A driver that restarts under this process (an upgrade, a reload) is opened again at the next look.
-Invariants: the calls about a card are made one at a time, and one that does not return makes that
-card unhealthy and stops no other (`driver`); a card that the driver lost stays in the
-inventory, unhealthy, for as long as this process lives; every card that answers is listened to.
-"""
+`driver` listens to the driver's events. A driver that restarts under this process (an upgrade, a
+reload) is opened again at the next look. Invariants: the calls about a card are made one at a time,
+and one that does not return makes that card unhealthy and stops no other (`driver`); a card that
+the driver lost stays in the inventory, unhealthy, for as long as this process lives; every card
+that answers is listened to."""
 
 from __future__ import annotations
 
@@ -110,9 +109,7 @@ class NvmlBackend:
         `ours` are the MIG instances that earlier lives of this agent made, `ignored` the XIDs after
         which a card stays healthy.
 
-        Raises:
-            DevicesUnavailable: there is no driver here, or it does not answer.
-        """
+        Raises DevicesUnavailable: there is no driver here, or it does not answer."""
         self._clock = clock
         self._probe_s = probe_s
         self._call_s = call_s
@@ -229,8 +226,7 @@ class NvmlBackend:
     async def _call(self, lane: Lane, function: Callable[[], T]) -> T:
         """Run the function in that lane; after `close` it never returns.
 
-        Raises Hung, and what the function raises.
-        """
+        Raises Hung, and what the function raises."""
         if self._closed:
             await asyncio.get_running_loop().create_future()
         return await lane.call(function)
@@ -278,8 +274,7 @@ class NvmlBackend:
     async def _count(self) -> int:
         """How many cards are listed; a driver that restarted is opened again.
 
-        Raises NVMLError, Hung.
-        """
+        Raises NVMLError, Hung."""
 
         def count() -> int:
             listed = int(nvml.nvmlDeviceGetCount())
@@ -515,8 +510,7 @@ def _fabric_trouble(handle: Any) -> str:
     """Why CUDA would fail on a card behind NVSwitches (error 802), or nothing. Raises NVMLError.
 
     Such a card is registered with the fabric after each start of the machine, by
-    nvidia-fabricmanager for one. A card in MIG mode uses no NVLink, so it is not asked.
-    """
+    nvidia-fabricmanager for one. A card in MIG mode uses no NVLink, so it is not asked."""
     found = nvml.c_nvmlGpuFabricInfo_v2_t()
     try:
         nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(found))
@@ -583,8 +577,7 @@ def _hold_memory(card: Any, cgroup: Path, memory: int) -> bool:
     the folder of the cgroup, so its path is one of this process's own files. A limit ends with its
     cgroup. The driver is asked what it holds before it is set, so nothing need be remembered here.
 
-    Raises NVMLError.
-    """
+    Raises NVMLError."""
     folder = os.fsencode(cgroup)
     found = nvml.c_nvmlGetMemoryLimits_v1_t(folder)
     try:

@@ -11,8 +11,7 @@ restart, a second agent and a repetition write the same events with the same ids
 an intake, which judges and appends them. Invariants: while nothing differs, nothing is written; an
 event's id is a digest of its content and of the revision that it follows, so writing it twice is
 writing it once; what was not answered is asked again with the same bytes; and a refusal by name
-ends the asking, is said aloud, and ends nothing else.
-"""
+ends the asking, is said aloud, and ends nothing else."""
 
 from __future__ import annotations
 
@@ -104,10 +103,8 @@ class IntakeClient:
     async def append(self, draft: Draft) -> Appended:
         """Return once it is on the ledger, or refused: then without a revision.
 
-        Raises:
-            HeldBack: look at the node again, and report what is there then.
-            NotPermitted: this agent may not speak for that node.
-        """
+        Raises HeldBack: look at the node again, and report what is there then. Raises NotPermitted:
+        this agent may not speak for that node."""
         return await self._insistence.append(draft)
 
     def not_ready(self) -> list[str]:
@@ -155,8 +152,7 @@ class Node:
     """One node of this agent and its devices as last seen; `written` are our inventory events, and
     `refused` is set while an intake did not take the last of them. `closed` are modes in which this
     agent cannot hand out a device, with the reason. `failed` are devices to report as unhealthy,
-    with the reason, though their driver calls them healthy; a container of theirs may start.
-    """
+    with the reason, though their driver calls them healthy; a container of theirs may start."""
 
     name: str
     backend: DeviceBackend
@@ -194,12 +190,11 @@ class Agent:
         remember: bool = False,
         kubelet: bool = False,
     ) -> None:
-        """`state` is that of a snapshot, where the ledger no longer has its beginning; else
-        `rules` are those by which it is read.
+        """`state` is that of a snapshot, where the ledger no longer has its beginning; else `rules`
+        are those by which it is read.
 
         `remember`: what pods hold is asked for after it is answered as well. `kubelet`: a front
-        door asks for what is bound, so nothing with shares is answered unasked.
-        """
+        door asks for what is bound, so nothing with shares is answered unasked."""
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
@@ -256,9 +251,7 @@ class Agent:
     async def watch(self) -> None:
         """Report every node now and whenever its devices or the configuration change.
 
-        Raises:
-            DevicesUnavailable: the devices of a node cannot be listed.
-        """
+        Raises DevicesUnavailable: the devices of a node cannot be listed."""
         await self._reader.caught_up()
         self._begun = self._reader.revision
         async with asyncio.TaskGroup() as group:
@@ -294,8 +287,7 @@ class Agent:
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
         """Report that we are there, until cancelled or `leave`, while we fold what we hand out.
 
-        The first beat `waits` for the kubelet to know us, for a while: pods are bound after it.
-        """
+        The first beat `waits` for the kubelet to know us, for a while: pods are bound after it."""
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():
@@ -403,8 +395,7 @@ class Agent:
         answers another's report: it says so, and reports again only when its own devices change.
         What was decided before this life began is no other's: it was on its way when an earlier
         life of ours ended, and arrives after what we found, so we report again. That life may have
-        read just as far as this one had when it began.
-        """
+        read just as far as this one had when it began."""
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return
@@ -460,9 +451,8 @@ class Agent:
         """Tell the ledger that the claim is allocated or, with what is in the way, that it is not.
 
         Whether the ledger has it now: an intake refuses it where the claim has lost its place. The
-        kubelet asks again and again; what the ledger says already is not said once more, and a
-        pod that is allocated stays so, whatever keeps its container from starting anew.
-        """
+        kubelet asks again and again; what the ledger says already is not said once more, and a pod
+        that is allocated stays so, whatever keeps its container from starting anew."""
         if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
             return True
         digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
@@ -497,8 +487,7 @@ async def _after(
     """Report whenever the event is set, and so much later.
 
     What is in the way of a report that was refused may be mended where its node does not see it:
-    another node has the card no more, or an intake knows its model now.
-    """
+    another node has the card no more, or an intake knows its model now."""
     while True:
         await event.wait()
         await asyncio.sleep(pause_s)
@@ -535,8 +524,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 def news(view: NodeView, now: NodeReported) -> list[Payload]:
     """What to append: nothing, the health changes if nothing else differs, or a whole report.
 
-    It is whole, too, where people are told that one was refused: it ends that.
-    """
+    It is whole, too, where people are told that one was refused: it ends that."""
     said = view.said
     if said == now and not view.refused:
         return []

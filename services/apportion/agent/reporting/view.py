@@ -9,8 +9,7 @@ due is what is undone.
 What a pod's annotations say comes here as well, as PodAdopted, and anybody may write annotations.
 So a kubelet's node hands nothing out for an adopted pod but what that proves to have had: this
 ledger had placed it so before it gave the placement up; or it is said to run by a placement of
-ours, and then the node's own book must have it that just these shares were handed out to it.
-"""
+ours, and then the node's own book must have it that just these shares were handed out to it."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ class Claim:
     """One bound placement of one pod on this node.
 
     A pod that was `adopted` may have been allocated before, and let go of, by the same attempt.
-    `doubtful`: only the node's own book can tell that it has had this.
-    """
+    `doubtful`: only the node's own book can tell that it has had this."""
 
     placed: PodPlaced
     bound_revision: int
@@ -112,15 +110,14 @@ class Claim:
 class NodeView:
     """One node: what was last said of its inventory, and what is placed there without an answer.
 
-    `refused`: something that was said of it since was not taken, and the ledger has it so.
-    `placed` has by pod and attempt, and by revision, each placement; `bound` the pods and attempts
-    whose binding was seen. `held` are the claims of the pods that were bound last, answered or
-    not: a container is started again long after its pod was answered for. Nobody tells an agent
-    that a pod is gone, so the oldest ones are forgotten but for those that are `there`: by the
-    node's books when these were last looked at. `answers` has the last answer for each of
-    them, empty if it is allocated. `resized` are those whose containers may not know their size,
-    `voided` what was placed and given up.
-    """
+    `refused`: something that was said of it since was not taken, and the ledger has it so. `placed`
+    has by pod and attempt, and by revision, each placement; `bound` the pods and attempts whose
+    binding was seen. `held` are the claims of the pods that were bound last, answered or not: a
+    container is started again long after its pod was answered for. Nobody tells an agent that a pod
+    is gone, so the oldest ones are forgotten but for those that are `there`: by the node's books
+    when these were last looked at. `answers` has the last answer for each of them, empty if it is
+    allocated. `resized` are those whose containers may not know their size, `voided` what was
+    placed and given up."""
 
     said: NodeReported | None = None
     said_revision: int = 0
@@ -220,8 +217,7 @@ class FleetView:
     ) -> None:
         """`remember`: keep claims after they are answered, for a kubelet that asks for them.
 
-        `rules` are those by which the ledger is read.
-        """
+        `rules` are those by which the ledger is read."""
         self._remember = remember
         self.rules = rules or Rules()
         self.nodes = {name: NodeView() for name in nodes}

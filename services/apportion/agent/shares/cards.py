@@ -6,8 +6,7 @@ kubelet's books and the ledger. So an agent that was killed, or is new on the no
 same. Invariants: a card with a daemon takes one process at a time, the daemon's, so nothing runs
 there beside it; an instance that a container of the ledger may be using, or that this agent did not
 make, is not destroyed; only the cgroup of one container of a share is ever limited, none that
-others are in as well.
-"""
+others are in as well."""
 
 from __future__ import annotations
 
@@ -64,9 +63,7 @@ class Daemons:
     async def ensure(self, card: str, memory_mib: int) -> None:
         """Have the card's daemon there; no client of it gets more memory than this.
 
-        Raises:
-            NotMade: it does not start; the message has what it said.
-        """
+        Raises NotMade: it does not start; the message has what it said."""
         async with self._alone:
             if not await self._lives(card):
                 await self._start(card)
@@ -76,8 +73,7 @@ class Daemons:
         """End the daemons that no pod needs, and restart those of `needed` that died.
 
         `needed` has by card the memory of its largest share, in MiB. Return the cards whose daemon
-        had died, and whether it runs again.
-        """
+        had died, and whether it runs again."""
         died: dict[str, bool] = {}
         for card in sorted(path.name for path in self._folder.glob("*")):
             try:
@@ -117,9 +113,7 @@ class Daemons:
     async def _limit(self, card: str, memory_mib: int) -> None:
         """For clients that emptied their environment, where each has its own limit.
 
-        Raises:
-            NotMade: the daemon does not take it.
-        """
+        Raises NotMade: the daemon does not take it."""
         _, servers = await self._asked(card, "get_server_list")
         lines = [f"set_default_device_pinned_mem_limit 0 {memory_mib}M"]
         lines += [
@@ -143,9 +137,7 @@ class Daemons:
     async def _run(self, card: str, words: Sequence[str], said: str = "") -> tuple[int, str]:
         """The status of a command about the card's daemon, and what it answered.
 
-        Raises:
-            NotMade: there is no such program here, or it does not end.
-        """
+        Raises NotMade: there is no such program here, or it does not end."""
         home = self._folder / card
         environ = os.environ | {
             "CUDA_VISIBLE_DEVICES": card,
@@ -190,10 +182,8 @@ class Instances:
     ) -> dict[Share, MadeInstance]:
         """Have those of these shares there, which are of one container.
 
-        Raises:
-            NotMade: one of them cannot be there; the message says what stands in its way.
-            OSError: one of them cannot be noted as ours.
-        """
+        Raises NotMade: one of them cannot be there; the message says what stands in its way. Raises
+        OSError: one of them cannot be noted as ours."""
         made: dict[Share, MadeInstance] = {}
         for share in wanted:
             if share.instance is not None:
@@ -204,8 +194,7 @@ class Instances:
     async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
         """Destroy what is ours and not needed, on these cards, which are in MIG mode.
 
-        What the driver holds is tried again in the next round. Raises OSError.
-        """
+        What the driver holds is tried again in the next round. Raises OSError."""
         for card in cards:
             try:
                 kept = await self._backend.keep_instances(card, _of_card(needed, card))
@@ -332,8 +321,7 @@ class DriverLimits:
 
         To a process with a cgroup namespace of its own, as an agent in a pod has, the kernel says
         the way up from its own cgroup and only the end of the path. That has the container's id in
-        it, and is found below the kubelet's folders.
-        """
+        it, and is found below the kubelet's folders."""
         _, up, end = cgroup.rpartition(_UP)
         end = end.lstrip("/")
         if up:

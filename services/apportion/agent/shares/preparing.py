@@ -3,8 +3,7 @@
 The kubelet asks before every start of a container. It may do so before the binding is in the
 ledger, so the answer waits a while for it; and long after the pod was answered for, when a
 container is started again. Invariant: a container starts only with what the ledger says that it
-holds, all of which is there by then, and only after SharesAllocated is in the ledger.
-"""
+holds, all of which is there by then, and only after SharesAllocated is in the ledger."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class Rounds:
 
     A round reads which pods are there and takes away what none of them has, with time in between. A
     pod that comes in that time may be given what is left there. Invariant: no preparation begins
-    during a round, and no round during a preparation.
-    """
+    during a round, and no round during a preparation."""
 
     def __init__(self) -> None:
         self._round = asyncio.Lock()
@@ -130,8 +128,7 @@ class SharePreparing:
     def _check_doubtful(self, claim: Claim) -> None:
         """Have the node's book agree that a pod that is said to run so was handed this.
 
-        Phase and annotations of a pod are what somebody wrote. Raises NotPrepared.
-        """
+        Phase and annotations of a pod are what somebody wrote. Raises NotPrepared."""
         book = self.handed
         if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
             return
@@ -149,8 +146,7 @@ class SharePreparing:
         No event tells an agent that a pod is gone. The kubelet keeps a pod in its checkpoint until
         its containers have ended, and the ledger says what that pod holds. A pod that is not in the
         ledger was given nothing by us. Invariant: once the ledger was read to its end, no container
-        of ours uses a share that is not named here.
-        """
+        of ours uses a share that is not named here."""
         pods = await self.hands.books.pods() - {but}
         claims = [claim.placed for pod, claim in self.view.held.items() if pod in pods]
         return [share for each in claims for share in (*each.shares, *each.borrowed)]
@@ -165,8 +161,7 @@ class SharePreparing:
         """What the regions of all containers here have to contain, by the ledger.
 
         Plans are made again only for claims that are new or changed, and all of them once the
-        configuration or the devices are others.
-        """
+        configuration or the devices are others."""
         planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()
@@ -194,8 +189,7 @@ class SharePreparing:
     async def resize(self, pod: str) -> None:
         """Hold the containers of a pod that runs to what the ledger says that it holds now.
 
-        One that has not started is held to it when it does.
-        """
+        One that has not started is held to it when it does."""
         claim = self.view.held.get(pod)
         if claim is None:
             return
@@ -216,13 +210,10 @@ class SharePreparing:
     async def _made(self, claim: Claim, holder: Holder) -> Grant:
         """What the container gets, made.
 
-        Raises:
-            GrantRefused: the node cannot give what the ledger says.
-            NotMade: a card cannot be brought into the state that the share needs.
-            NotPrepared: the kubelet's books cannot be read.
-            RegionInvalid: the container has more devices than a region has room for.
-            OSError: the disk is full, or may not be written to.
-        """
+        Raises GrantRefused: the node cannot give what the ledger says. Raises NotMade: a card
+        cannot be brought into the state that the share needs. Raises NotPrepared: the kubelet's
+        books cannot be read. Raises RegionInvalid: the container has more devices than a region has
+        room for. Raises OSError: the disk is full, or may not be written to."""
         hands = self.hands
         shares, container = self._shares(claim, holder)
         needed: list[Share] = []
@@ -281,9 +272,7 @@ class SharePreparing:
     def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
         """What the container holds; of several with the same slots, what the one that lends does.
 
-        Raises:
-            GrantRefused: the pod holds a device that is not here or not well.
-        """
+        Raises GrantRefused: the pod holds a device that is not here or not well."""
         if trouble := trouble_of(claim.node, self.devices(), claim):
             raise GrantRefused(trouble)
         # An init container that has the same slots as a later container gets what that one holds,
@@ -300,9 +289,8 @@ def _check(holder: Holder, to: str, edits: Edits) -> None:
 
     Who was resized since has an older environment; HAMi-core goes by its region.
 
-    Raises:
-        GrantRefused: at Allocate it was given something else, which cannot be changed any more.
-    """
+    Raises GrantRefused: at Allocate it was given something else, which cannot be changed any
+    more."""
     if not holder.handed:
         raise GrantRefused("the kubelet's checkpoint does not say what it was given at Allocate")
     for handed in holder.handed:

@@ -4,8 +4,7 @@ One folder for each container, which it has for writing, and in it the region of
 its sister for NPUs puts there. A container that is restarted finds its region as it was, without
 the processes of its earlier life. Invariants: a region that a container may have mapped is never
 replaced, only its numbers are, unless the container itself took it away; and nothing that a
-container puts into its folder ends a round, or makes one longer than its bounds.
-"""
+container puts into its folder ends a round, or makes one longer than its bounds."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class Kept(NamedTuple):
 class Breach(NamedTuple):
     """A container that is not held to its share of a device; see `ShareBreached` for `code`.
 
-    `memory` is in bytes and `cores` in percent: the limits that were found, or the use.
-    """
+    `memory` is in bytes and `cores` in percent: the limits that were found, or the use."""
 
     pod: str
     container: str
@@ -74,10 +72,8 @@ class Regions:
 
         `starting`: no process of the container is left.
 
-        Raises:
-            OSError: the disk is full, or nobody may write there.
-            RegionInvalid: more devices than a region has room for.
-        """
+        Raises OSError: the disk is full, or nobody may write there. Raises RegionInvalid: more
+        devices than a region has room for."""
         path = Path(plan.path)
         with self._lock:
             open_to_all(path.parent)
@@ -113,9 +109,8 @@ class Regions:
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
         """Restore every region to what the ledger says, then decide which containers wait.
 
-        Return the devices whose limits a container had raised or taken away since the last round
-        of this life; the log names other changes as well. See `feedback` for the times.
-        """
+        Return the devices whose limits a container had raised or taken away since the last round of
+        this life; the log names other changes as well. See `feedback` for the times."""
         breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []
@@ -138,8 +133,7 @@ class Regions:
     def _restored(self, plan: RegionPlan, files: ExitStack) -> tuple[Region, bool, list[Breach]]:
         """The region, whether it differed, and which breaches that is.
 
-        Raises OSError, RegionInvalid.
-        """
+        Raises OSError, RegionInvalid."""
         path = Path(plan.path)
         whose = _pod(path.parent), _container(path)
         try:
@@ -167,8 +161,7 @@ class Regions:
     ) -> Iterator[tuple[str, str, Region]]:
         """The pod, the container and the region of each, open until the next one is asked for.
 
-        `only` are pods and containers.
-        """
+        `only` are pods and containers."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue
@@ -187,8 +180,7 @@ class Regions:
     def keep(self, pods: Collection[str]) -> None:
         """Take away what other pods had, once they were missing twice in a row.
 
-        `pods` are those that the kubelet knows of; it may have just begun with empty books.
-        """
+        `pods` are those that the kubelet knows of; it may have just begun with empty books."""
         folders = [(_pod(path), path) for path in self._folder.glob("*_*")]
         missing = {pod for pod, _ in folders if pod not in pods}
         left = REMOVED_MAX
@@ -227,16 +219,13 @@ class SharedFile:
     A container can write to its own folder, with its region in it: it may put there a link to a
     file of the node, a pipe that no process reads, or a shorter file. We run as root. Invariant:
     what is opened here is a regular file of its own with one name, and no mapped memory of ours
-    ends when its owner truncates it.
-    """
+    ends when its owner truncates it."""
 
     def __init__(self, path: Path) -> None:
         """Open it.
 
-        Raises:
-            OSError: it is not there.
-            RegionInvalid: it is no regular file, or has another name somewhere.
-        """
+        Raises OSError: it is not there. Raises RegionInvalid: it is no regular file, or has another
+        name somewhere."""
         # To open a device does something to it; to look at it by O_PATH does not.
         looked = os.open(path, _LOOK)
         try:
@@ -275,9 +264,7 @@ def remove(folder: Path, most: int) -> int:
     However deep the folders in it are, they are emptied at the top, so this neither recurses nor
     holds more than two of them open; and it follows no link.
 
-    Raises:
-        OSError: something in it cannot be removed.
-    """
+    Raises OSError: something in it cannot be removed."""
     done = 0
     top = os.open(folder, _FOLDER)
     try:

@@ -2,8 +2,7 @@
 
 What is the same whoever asks for shares: a kubelet on a node of a cluster, or `apportion run` on a
 machine without one. Each has books of its own, which say what pods there are. Invariant: nothing is
-taken back that a pod of these books has.
-"""
+taken back that a pod of these books has."""
 
 from __future__ import annotations
 
@@ -105,8 +104,7 @@ class ShareLifecycle:
     async def look(self) -> set[str]:
         """The uids of the pods that the books have; what the ledger says of these is kept in mind.
 
-        Raises NotPrepared.
-        """
+        Raises NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods
@@ -175,8 +173,7 @@ class ShareLifecycle:
     async def _report_daemons(self) -> None:
         """Report each card whose MPS daemon died as failed, and as healthy once that runs again.
 
-        A loop of its own: no container's start waits until the ledger has it.
-        """
+        A loop of its own: no container's start waits until the ledger has it."""
         node = self._node
         while True:
             await self._daemons_seen.wait()
@@ -214,8 +211,7 @@ class Breaches:
 
     Invariants: each code is reported at most once an hour for a container and device, however often
     it is found, so a container cannot fill the ledger; and no loop that restores a limit waits for
-    an append.
-    """
+    an append."""
 
     def __init__(
         self,
@@ -250,8 +246,7 @@ class Breaches:
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
         """Report those that the last look of this source found as well: the others may be about to
-        start or to end.
-        """
+        start or to end."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

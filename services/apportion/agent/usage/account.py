@@ -2,8 +2,7 @@
 
 An account is kept on the disk as well, so that an agent that dies loses no more than a minute of
 it. Invariants: what was looked at for a time is in one record, and no time is in two; a share or
-program whose sums no event can hold is left out by its name, and takes no other with it.
-"""
+program whose sums no event can hold is left out by its name, and takes no other with it."""
 
 from __future__ import annotations
 
@@ -150,16 +149,14 @@ def saved(accounts: Iterable[Account]) -> bytes:
 def restored(data: bytes) -> list[Account]:
     """The accounts that were saved.
 
-    Raises ValueError where the bytes are broken (msgspec.DecodeError among them).
-    """
+    Raises ValueError where the bytes are broken (msgspec.DecodeError among them)."""
     return [Account.of_saved(each) for each in _decode(data)]
 
 
 def _used(kind: type[_Used], sums: Iterable[_Share | _Unshared]) -> Iterator[_Used]:
     """The sums as the ledger has them, whose fields have the same names.
 
-    Those that an event cannot hold are left out.
-    """
+    Those that an event cannot hold are left out."""
     for each in sums:
         fields = {name: getattr(each, name) for name in kind.__struct_fields__}
         try:

@@ -4,8 +4,7 @@ Each row of a table is a gauge and how it reads a use, so that a dashboard writt
 vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), for the monitor of volcano-vgpu-device-plugin
 (`cmd/vgpu-monitor/metrics.go`) or for gpu-manager (its display of metrics) finds what it asks for,
 in its units: their ratios are of a hundred. Invariant: a series is of something that is on the node
-now, and there are no more of them than it has shares, cards and programs.
-"""
+now, and there are no more of them than it has shares, cards and programs."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class Seen(NamedTuple):
 class _Monitor(NamedTuple):
     """The gauges of one system, each with the field of a `Use` or `Load` that it reads.
 
-    `kinds.0` is the first of `Use.kinds`. Labels of a use and of a card are those of the gauges.
-    """
+    `kinds.0` is the first of `Use.kinds`. Labels of a use and of a card are those of the gauges."""
 
     of_use: Mapping[Family, str]
     of_card: Mapping[Family, str]

@@ -3,9 +3,8 @@
 What a process says of itself (its environment, its name) is not asked, for it may say what it
 likes. The kubelet puts every container into a cgroup with the uid of its pod in its path, and
 mounts a file from that container's folder (`pods/UID/containers/NAME/…`) into it. Neither changes
-while a program runs, so both are read once for each. Invariant: a container is named only
-with a pod, and both by the same uid.
-"""
+while a program runs, so both are read once for each. Invariant: a container is named only with a
+pod, and both by the same uid."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class Owner(NamedTuple):
     """The uid of its pod and the name of its container, each empty where it has none.
 
     `inner` is the process's own id in its container, and `command` the name of its program.
-    `cgroup` is the path of the container's own cgroup of version 2, as the kernel says it here.
-    """
+    `cgroup` is the path of the container's own cgroup of version 2, as the kernel says it here."""
 
     pod: str
     container: str
@@ -105,8 +103,7 @@ def _text(path: str) -> str:
 class Books(Protocol):
     """What knows the pods of this node and their processes: a kubelet, or our own list of runs.
 
-    Invariant: a pod that is not in the books uses nothing on the node that could be taken away.
-    """
+    Invariant: a pod that is not in the books uses nothing on the node that could be taken away."""
 
     async def pods(self) -> set[str]:
         """Their uids. Raises NotPrepared where nobody can tell now."""

@@ -5,8 +5,7 @@ that are theirs. What a container's region tells is taken only where the driver 
 processes, for the container may write anything there. Invariants: every share of a pod that is on
 the node has exactly one use, which is zero where nothing runs and never more than its device has;
 what is granted is the ledger's; what a process uses counts for a share of its own pod, or for no
-share; and a region is told a number only in the slot of the process that it is of.
-"""
+share; and a region is told a number only in the slot of the process that it is of."""
 
 from __future__ import annotations
 
@@ -39,9 +38,8 @@ OwnerOf = Callable[[int], Owner | None]
 class Reading(NamedTuple):
     """What a region tells of the use of one of its devices: bytes, and percent of its compute.
 
-    `kinds` and `idle_s` are as in `Use`; `running` is whether HAMi-core knows of a process.
-    `pids` has by the id in the container of each process the id on the node that the region says.
-    """
+    `kinds` and `idle_s` are as in `Use`; `running` is whether HAMi-core knows of a process. `pids`
+    has by the id in the container of each process the id on the node that the region says."""
 
     memory_used: int
     cores_used: int
@@ -116,8 +114,7 @@ class Use(NamedTuple):
 
     `position` is the device's in the container. `kinds` are the bytes of contexts, of modules and
     of data, and `idle_s` the seconds since a kernel was launched: told by regions alone. `bound` is
-    the revision of the pod's binding.
-    """
+    the revision of the pod's binding."""
 
     pod: str
     namespace: str
@@ -153,10 +150,9 @@ class Look(NamedTuple):
     """All that was seen at one moment.
 
     `pids` has by container the processes that use a device: their id on the node, by the inner one.
-    `cgroups` has the cgroup of each container with such a process that the kernel names.
-    `breaches` are containers whose region does not have their processes, or counts far less memory
-    than the driver; a process that has just begun or ended may be among them.
-    """
+    `cgroups` has the cgroup of each container with such a process that the kernel names. `breaches`
+    are containers whose region does not have their processes, or counts far less memory than the
+    driver; a process that has just begun or ended may be among them."""
 
     uses: tuple[Use, ...] = ()
     loads: tuple[Load, ...] = ()
@@ -282,8 +278,7 @@ def _measured(
 ) -> Mapping[str, Reading]:
     """What the container's region tells, unless it names cards that are not the container's.
 
-    HAMi-core writes down all that NVML lists, but goes by CUDA's order; see `Regions`.
-    """
+    HAMi-core writes down all that NVML lists, but goes by CUDA's order; see `Regions`."""
     found = readings.get((claim.pod, container), {})
     held = {share.device for share in claim.placed.shares if share.container == container}
     return found if found.keys() <= held else {}

@@ -4,10 +4,8 @@ The kubelet shows the slots, which an agent registers with it; memory and cores 
 an agent has no right at the API server. So who binds shows them too: the kubelet counts what is
 shown, and a pod that wrote more than it holds (`core.ledger.allocatable`) may only be bound once
 its node shows as much. What a pod wrote that was resized since is read from the pod. Several
-binders, or one that begins anew, write the same amounts.
-Invariant: no pod is bound to a node that shows less than its pods wrote, unless the API server
-forbids us to say it.
-"""
+binders, or one that begins anew, write the same amounts. Invariant: no pod is bound to a node that
+shows less than its pods wrote, unless the API server forbids us to say it."""
 
 from __future__ import annotations
 
@@ -94,8 +92,7 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 class _Written(msgspec.Struct, frozen=True):
     """What a node was made to show, and whether it was ready then: who comes back may show less.
 
-    `raised`: it is more than its cards have, for the sake of some pod.
-    """
+    `raised`: it is more than its cards have, for the sake of some pod."""
 
     amounts: Mapping[str, int]
     ready: bool
@@ -170,8 +167,7 @@ class Allocatable:
 
     async def ready(self, pod: PodState, node: NodeState) -> None:
         """Wait until the node shows enough for this pod beside those that are placed there, and its
-        kubelet has had the time to see it.
-        """
+        kubelet has had the time to see it."""
         failures = 0
         while not (self._forbidden or self._shows(pod, node)):
             try:
@@ -221,9 +217,7 @@ class Allocatable:
     async def _write(self, name: str) -> None:
         """Have the node show what it should, unless it does.
 
-        Raises:
-            KubeUnavailable: no answer, or the API server has too much to do; it is due still.
-        """
+        Raises KubeUnavailable: no answer, or the API server has too much to do; it is due still."""
         async with self._turns[name]:
             self._due.pop(name, None)
             node = self._state.nodes.get(name)
@@ -259,9 +253,7 @@ class Allocatable:
     async def _read(self, pod: PodState) -> None:
         """Find out what the pod wrote; one that is gone, or is another by now, wrote nothing.
 
-        Raises:
-            KubeUnavailable: no answer.
-        """
+        Raises KubeUnavailable: no answer."""
         path = pod_path(pod.submitted.namespace, pod.submitted.name)
         try:
             body = await self._api.find(path)
@@ -278,9 +270,7 @@ class Allocatable:
     async def _patched(self, name: str, amounts: Mapping[str, str | None]) -> bool:
         """Whether the node shows these now; None takes a name away.
 
-        Raises:
-            KubeUnavailable: no answer, or the API server has too much to do.
-        """
+        Raises KubeUnavailable: no answer, or the API server has too much to do."""
         body = _encode({"status": {"capacity": amounts, "allocatable": amounts}})
         path = f"/api/v1/nodes/{quote(name, safe='')}/status"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)

@@ -9,8 +9,7 @@ As DynamicResources does it, the finalizer comes first, so that a claim that is 
 deleted, then allocation and reservation in one write. A claim is let go of once its pod has ended,
 also where Kubernetes' own controller does the same. Invariants: a claim is allocated as the pod's
 live placement says, or not at all; what an earlier placement of the pod left is taken back first;
-of a claim of somebody else, or of a pod that is bound, nothing is changed.
-"""
+of a claim of somebody else, or of a pod that is bound, nothing is changed."""
 
 from __future__ import annotations
 
@@ -110,9 +109,7 @@ class VolumeBinding:
     async def ready(self, pod: PodState, attempt: int, node: NodeState) -> Failed | None:
         """None once the pod may be bound to the node, as far as its claims go.
 
-        Raises:
-            KubeUnavailable: nobody answered.
-        """
+        Raises KubeUnavailable: nobody answered."""
         one = _Try(pod, attempt, node)
         try:
             about = one.pod.submitted
@@ -265,9 +262,7 @@ class ClaimBinding:
     async def ready(self, placed: PodPlaced, node: NodeState) -> Failed | None:
         """None once every claim of the pod is allocated as it is placed, and reserved for it.
 
-        Raises:
-            KubeUnavailable: nobody answered.
-        """
+        Raises KubeUnavailable: nobody answered."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
             pod = PodClaims(body)
@@ -434,9 +429,7 @@ def _path(namespace: str, name: str = "") -> str:
 async def _put(api: KubeApi, path: str, document: Json) -> Json:
     """Write the object as it was read but for our change; the object as it is then.
 
-    Raises:
-        KubeUnavailable, KubeRefused: it is as it was, or nobody knows.
-    """
+    Raises KubeUnavailable, KubeRefused: it is as it was, or nobody knows."""
     kind = {"apiVersion": API.removeprefix("/apis/"), "kind": "ResourceClaim"}
     whole = document | kind  # what comes in a list does not say what it is
     answer = await api.change("PUT", path, whole, timeout_s=_TRY_TIMEOUT_S)

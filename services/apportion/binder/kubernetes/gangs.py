@@ -2,8 +2,7 @@
 
 That is its scheduler's part, and so ours where we take its place. A gang waits in the ledger like
 any pod, so every gang of an open queue is let in. Invariant: only the phase of a PodGroup that
-waits is changed; one that its controllers changed since it was read is looked at again.
-"""
+waits is changed; one that its controllers changed since it was read is looked at again."""
 
 from __future__ import annotations
 
@@ -121,8 +120,7 @@ class Gangs:
         """Make Volcano's Queue `default` where Volcano's API is there and the queue is not.
 
         Its own scheduler makes it at its start. Without it Volcano's controllers make no PodGroup
-        for a Job that names no queue, and so no pods.
-        """
+        for a Job that names no queue, and so no pods."""
         while DEFAULT not in self._state.queues:
             await self._discovery.look()
             if self._discovery.has(QUEUES):
@@ -164,10 +162,8 @@ class Gangs:
         Volcano's own CRD has no status subresource, so the status is written with the object. Where
         a CRD has one, the API server ignores the status in such a patch without a word.
 
-        Raises:
-            KubeRefused: the API server refused it.
-            KubeUnavailable: there was no answer.
-        """
+        Raises KubeRefused: the API server refused it. Raises KubeUnavailable: there was no
+        answer."""
         version = {"resourceVersion": found.metadata.resource_version}
         for where in (path, f"{path}/status"):
             change = {"metadata": version, "status": {"phase": IN}}

@@ -4,11 +4,10 @@ The fold says what is so; a pod is told when that changed. Of why it waits only 
 telling; what happened to it (a card failed, then left the bus) is told in full. Names and contents
 come from the ledger, so several binders, or one that restarts, say the same thing once; what was
 said before and is so again counts up the event that there is. The API server drops an event after
-an hour by default, so the event of a pod that waits is counted up every `RENEW_S`.
-Invariants: events give way to bindings; every bound pod that is still there gets its event in the
-end; an event that the API server keeps failing delays no other; and what waits in memory has a
-limit: bindings beyond it are read from the state again.
-"""
+an hour by default, so the event of a pod that waits is counted up every `RENEW_S`. Invariants:
+events give way to bindings; every bound pod that is still there gets its event in the end; an event
+that the API server keeps failing delays no other; and what waits in memory has a limit: bindings
+beyond it are read from the state again."""
 
 from __future__ import annotations
 
@@ -92,8 +91,7 @@ class Tale(Struct, frozen=True, kw_only=True):
     """One thing to tell of a pod; `unschedulable` also makes it the pod's condition.
 
     `revision` tells one telling from the next; the event has it in an annotation. `renews`: it was
-    told before and is so still.
-    """
+    told before and is so still."""
 
     uid: str
     namespace: str
@@ -308,8 +306,7 @@ class Telling:
 
     async def _say_again(self, path: str, tale: Tale) -> Answer | None:
         """Count up the event that says so already, unless that was of this very revision, or
-        another binder has renewed it.
-        """
+        another binder has renewed it."""
         answer = await self._send("GET", path)
         if answer is None or not answer.ok:
             return answer
@@ -517,8 +514,7 @@ class FailedDevices:
 
     A device fails by an event of its agent, by a mark on its node, or because its agent no longer
     reports it; so this compares the failed devices of before and now, whatever the event was.
-    Invariant: each failure is named once, and a recovery only where the failure was seen.
-    """
+    Invariant: each failure is named once, and a recovery only where the failure was seen."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -533,8 +529,7 @@ class FailedDevices:
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
         """The pods whose devices failed or recovered since the last look.
 
-        With the device that recovered, or nothing where one failed.
-        """
+        With the device that recovered, or nothing where one failed."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:
@@ -551,8 +546,7 @@ class UndeclaredGangs:
     A scheduler is silent about a gang whose PodGroup it has not seen, because that usually comes a
     moment after the pods. When it does not come, the pods wait and no decision says why, so their
     owner has to hear it. Invariant: each pod is named once, and none whose gang was declared before
-    the second look.
-    """
+    the second look."""
 
     def __init__(self, state: State) -> None:
         self._state = state

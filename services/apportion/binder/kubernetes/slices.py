@@ -3,8 +3,7 @@
 Kubernetes' own parts read them; nothing here depends on it. A kubelet deletes those of its node
 when it starts, or when it misses the node's plugin: so they are watched, and made again.
 Invariants: all slices of a pool have one generation, and a change of any of them is a new one; a
-slice of ours that no device stands behind is deleted.
-"""
+slice of ours that no device stands behind is deleted."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""A binding in Kubernetes: one `pods/binding` call, whose annotations go onto the pod with it.
-An eviction is one deletion, as kube-scheduler makes it.
+"""A binding in Kubernetes: one `pods/binding` call, whose annotations go onto the pod with it. An
+eviction is one deletion, as kube-scheduler makes it.
 
 So a pod and what the devices' plugins must know of it change in one write or not at all.
 Invariants: a call that may have been done is looked up before anything is said of it; a pod that is
 bound where it was placed, by this attempt, is bound, however often that is asked; as many requests
-are with the API server at once as it answers promptly (`Pace`).
-"""
+are with the API server at once as it answers promptly (`Pace`)."""
 
 from __future__ import annotations
 
@@ -205,8 +204,7 @@ class KubernetesTarget:
     async def _lacking(self, placed: PodPlaced, ready: Awaitable[Failed | None]) -> Outcome | None:
         """What is to be said of a pod that lacks volumes or claims; it may have been bound before.
 
-        None once all that is `ready` looks for is there.
-        """
+        None once all that is `ready` looks for is there."""
         try:
             problem = await ready
             if problem is None or not problem.final:
@@ -220,8 +218,7 @@ class KubernetesTarget:
         """See `Target`. The pod says why it goes, and the one for which it goes where it will be.
 
         Source: kube-scheduler's preemption. The pod gets the condition DisruptionTarget, is deleted
-        with the grace of its own spec, and the other one gets `status.nominatedNodeName`.
-        """
+        with the grace of its own spec, and the other one gets `status.nominatedNodeName`."""
         path = pod_path(evicted.namespace, evicted.name)
         try:
             # A condition of a pod that goes for another: controllers count it as no failure.
@@ -254,8 +251,7 @@ class KubernetesTarget:
         """See `Target`: the annotations are those of a binding with these shares, and
         `RESIZED_CORES`.
 
-        The API server takes annotations of a pod with its status, for which we have the right.
-        """
+        The API server takes annotations of a pod with its status, for which we have the right."""
         pod, node = self._state.pods.get(resized.pod), self._state.nodes.get(resized.node)
         if pod is None or pod.placement is None or node is None:
             return None
@@ -275,9 +271,7 @@ class KubernetesTarget:
     ) -> None:
         """Say this of the pod, for people and controllers: nothing here depends on it.
 
-        Raises:
-            KubeUnavailable: nobody answered.
-        """
+        Raises KubeUnavailable: nobody answered."""
         document = {"metadata": {"uid": uid}, "status": status}
         answer = await self._patch(namespace, name, document)
         if not answer.ok:
@@ -296,8 +290,7 @@ class KubernetesTarget:
         """What became of the placement on a node that has left: a call before may have bound it.
 
         A pod that is not bound is not given up at once, for such a call may take effect yet: it is
-        looked for as often as any binding is tried, which takes longer than the API server may.
-        """
+        looked for as often as any binding is tried, which takes longer than the API server may."""
         left = KubeRefused(0, "", f"node {placed.node} has left the cluster")
         try:
             outcome = await self._look(placed, left)
@@ -366,9 +359,7 @@ class KubernetesTarget:
     async def _look(self, placed: PodPlaced, refusal: KubeRefused) -> Outcome | _Unclear:
         """What a pod is that could not be bound; a refusal to tell says at most that it is gone.
 
-        Raises:
-            KubeUnavailable: nobody answered.
-        """
+        Raises KubeUnavailable: nobody answered."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
         except KubeRefused as error:

@@ -1,8 +1,7 @@
 """What the Tab key offers: the names of pods, nodes, devices and other things that there are.
 
 Names come from the gateway, in one question that waits for a second at most. Invariant: whatever
-goes wrong, the shell gets no names and no error.
-"""
+goes wrong, the shell gets no names and no error."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The configuration that the cluster obeys now, for verbs that read manifests or change it.
 
 Invariant: it is the gateway's, folded up to the ledger's end, so a document that was applied a
-moment ago is never missed, and one that every fold refuses is never obeyed.
-"""
+moment ago is never missed, and one that every fold refuses is never obeyed."""
 
 from __future__ import annotations
 

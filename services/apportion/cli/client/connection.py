@@ -5,8 +5,7 @@ is `~/.local/state`): there are the ledger, the passwords of every role (`creden
 while it runs, `connection.json`. Both are readable by their owner only. So in a second terminal
 every verb finds its way; elsewhere APPORTION_NATS_URL and APPORTION_GATEWAY tell.
 
-Invariant: what is told wins over what is found, and an address is shown without its password.
-"""
+Invariant: what is told wins over what is found, and an address is shown without its password."""
 
 from __future__ import annotations
 
@@ -109,8 +108,7 @@ def elsewhere(data: Path) -> str:
     """What a verb needs before it in another terminal to find that folder, and to be known by its
     gateway; empty if nothing.
 
-    Our own APPORTION_DATA does not count: another terminal need not have it.
-    """
+    Our own APPORTION_DATA does not count: another terminal need not have it."""
     needs = {} if data == _state_folder() else {DATA_ENV: str(data)}
     if token := os.environ.get(TOKEN_ENV):
         needs[TOKEN_ENV] = str(Path(token).absolute())

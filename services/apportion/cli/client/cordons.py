@@ -1,8 +1,7 @@
 """Cordons as the ledger has them, for `cordon`, `uncordon` and `drain`.
 
 Invariant: that a cordon stands is said by all that the ledger holds, never by what the gateway
-happens to have folded: whoever reads it takes the node for closed.
-"""
+happens to have folded: whoever reads it takes the node for closed."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordone
 
     So one that lags behind costs a cordon once more, and never a node that stays on offer.
 
-    Raises LedgerError, NotFound.
-    """
+    Raises LedgerError, NotFound."""
     try:
         return stands_since(await node_now(where, node), data)
     except Unreachable:
@@ -39,8 +37,7 @@ async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordone
 async def node_now(where: Where, node: str) -> NodeDetail:
     """The node by all that the ledger holds: the gateway may not have read the newest of it.
 
-    Raises LedgerError, NotFound, Unreachable.
-    """
+    Raises LedgerError, NotFound, Unreachable."""
     now = await by_now(where.reach())
     gateway = Gateway(where.gateway_url())
     return await asyncio.to_thread(lambda: gateway.ask("nodes", node, answer=NodeDetail, query=now))
@@ -49,8 +46,7 @@ async def node_now(where: Where, node: str) -> NodeDetail:
 def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:
     """At which revision the same person cordoned the same for the same reason; 0 for never.
 
-    To say it again would only move the revision since which it stands.
-    """
+    To say it again would only move the revision since which it stands."""
     device = said.device if isinstance(said, DeviceCordoned) else ""
     for each in cordons_of(detail, device):
         if (each.by, each.reason) == (said.by, said.reason):

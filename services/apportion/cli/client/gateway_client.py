@@ -1,8 +1,7 @@
 """Asking the gateway: typed answers over the standard library's HTTP client.
 
 Invariant: an answer is what `core.answers.reads` says, or the verb ends with the gateway's own
-error and fix; an answer has a limit like every other input.
-"""
+error and fix; an answer has a limit like every other input."""
 
 from __future__ import annotations
 
@@ -95,9 +94,7 @@ class Gateway:
     def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
         """The answer at this path; parts of it are quoted here.
 
-        Raises:
-            NotFound, Wrong, Unreachable: by what the gateway says.
-        """
+        Raises NotFound, Wrong, Unreachable: by what the gateway says."""
         if "" in path:
             raise Wrong("a name is empty; `apportion get pods` and `get nodes` list what there is")
         body = self._get_in_time(path, query or {})
@@ -146,9 +143,7 @@ class Gateway:
     ) -> Iterator[bytes]:
         """The lines of JSON that come of the body at this path, each as it comes.
 
-        Raises:
-            NotFound, Wrong, Unreachable: by what the gateway says.
-        """
+        Raises NotFound, Wrong, Unreachable: by what the gateway says."""
         target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
         target += "?" + urlencode(query) if query else ""
         data = msgspec.json.encode(body)
@@ -216,8 +211,7 @@ class Gateway:
 def _token_headers() -> dict[str, str]:
     """What says to the gateway who asks; a file, for tokens are renewed.
 
-    Raises Wrong.
-    """
+    Raises Wrong."""
     path = os.environ.get(TOKEN_ENV)
     if not path:
         return {}

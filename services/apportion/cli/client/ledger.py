@@ -3,8 +3,7 @@
 Invariants: an id is made once per wish and kept through every retry, so nothing is written twice;
 what the ledger says no to ends the verb with the ledger's own words and the exit code for it. What
 a connection logs meanwhile is a sentence on standard error, and no form of a service's log: no
-level, no name of a module, no time.
-"""
+level, no name of a module, no time."""
 
 from __future__ import annotations
 
@@ -76,9 +75,7 @@ def user() -> str:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run `work`; what goes wrong with the ledger ends the verb.
 
-    Raises:
-        NotFound, Unreachable, Outdated: by what the ledger says.
-    """
+    Raises NotFound, Unreachable, Outdated: by what the ledger says."""
     try:
         return asyncio.run(work)
     except (FenceRefused, DuplicateRefused, InvalidDraft, PayloadTooLarge, InvalidEvent) as error:
@@ -104,8 +101,7 @@ async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
 async def open_ledger(reach: Reach, *, checked: bool = True) -> AsyncIterator[JetStreamLedger]:
     """The ledger, `checked`, for as long as the block lasts. Raises LedgerError.
 
-    What goes wrong with it meanwhile is said on stderr: a verb's answer alone is on stdout.
-    """
+    What goes wrong with it meanwhile is said on stderr: a verb's answer alone is on stdout."""
     say_troubles()
     ledger = await jetstream.connect(reach, name="apportion cli")
     try:
@@ -172,8 +168,7 @@ async def follow_until(
 
 async def by_now(reach: Reach) -> dict[str, int]:
     """What a question must say whose answer is written upon: the gateway answers it by all that the
-    ledger holds now, for it may not have read the newest of that. Raises LedgerError.
-    """
+    ledger holds now, for it may not have read the newest of that. Raises LedgerError."""
     async with open_ledger(reach) as ledger:
         return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
 
@@ -184,8 +179,7 @@ async def appending(
 ) -> AsyncIterator[tuple[GroupCommit, Publisher]]:
     """What a verb appends by, and who says it; nothing that this ledger has not enabled.
 
-    Raises NotFound: this build would write what is not. LedgerError.
-    """
+    Raises NotFound: this build would write what is not. LedgerError."""
     if NEW:
         rules, revision = await stream.read_rules(ledger.wire), await ledger.last_revision()
         wanted = [each for role in ROLES for each in missing(rules, role, revision + 1)]
@@ -207,8 +201,7 @@ async def publish(publisher: Publisher, data: Payload, *, basis: int) -> int:
 async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> list[int | None]:
     """Append several events of how the ledger is read at once; the revision of each.
 
-    Raises LedgerError.
-    """
+    Raises LedgerError."""
     async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         appended = await asyncio.gather(

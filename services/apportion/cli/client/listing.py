@@ -1,7 +1,6 @@
 """Lists of what there is: which items, in which order, in which form, once or as they change.
 
-Invariant: every form shows the same items in the same order.
-"""
+Invariant: every form shows the same items in the same order."""
 
 from __future__ import annotations
 
@@ -123,8 +122,7 @@ class Listed(msgspec.Struct, frozen=True):
 class Listing(NamedTuple):
     """What is asked for: items of a kind, those of the names or all, by a query, and in a form.
 
-    `look` is how tables show them; `find` says where the gateway is, for one that is away.
-    """
+    `look` is how tables show them; `find` says where the gateway is, for one that is away."""
 
     gateway: Gateway
     kind: Kind
@@ -146,9 +144,7 @@ class Listing(NamedTuple):
     def watch(self) -> None:
         """All of it, and then what changes, until interrupted; see `_newer`.
 
-        Raises:
-            Wrong: in a form that cannot be told piece by piece.
-        """
+        Raises Wrong: in a form that cannot be told piece by piece."""
         if self.form == "yaml":
             raise Wrong("-o yaml with --watch: choose json, name, wide or a table")
         revision, found = self._ask()
@@ -167,8 +163,7 @@ class Listing(NamedTuple):
 
     def _newer(self, revision: int) -> tuple[int, list[Any]]:
         """All of it once the ledger has gone on. As `tail` does it, a gateway that answers no more
-        is waited for, and standard error says so: it may begin anew.
-        """
+        is waited for, and standard error says so: it may begin anew."""
         away = False
         while True:
             time.sleep(LOOK_S)

@@ -1,7 +1,6 @@
 """Which pod, node or device a name on the command line means.
 
-Invariant: a name that means none, or several, ends the verb with those that are near.
-"""
+Invariant: a name that means none, or several, ends the verb with those that are near."""
 
 from __future__ import annotations
 
@@ -29,9 +28,7 @@ def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
 def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, Any]) -> Why:
     """The answer; a name alone is looked for in `default`, and then wherever it is.
 
-    Raises:
-        NotFound: there is no such pod, or several; the message names those that are near.
-    """
+    Raises NotFound: there is no such pod, or several; the message names those that are near."""
     space, name = split_name(pod, namespace)
     try:
         return gateway.ask("pods", space, name, "why", answer=Why, query=query)
@@ -54,9 +51,7 @@ def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem:
     """The namespace of the only pod of that name that is live at the moment `there`, or else ever
     was.
 
-    Raises:
-        NotFound: there is none, with the problem and those that are near; or several, named.
-    """
+    Raises NotFound: there is none, with the problem and those that are near; or several, named."""
     _, pods = gateway.items("pods", PodAnswer, there)
     spaces = sorted({each.namespace for each in pods if each.name == name})
     if not spaces:
@@ -83,8 +78,7 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
     """What is said behind "no such pod": the pods of that name elsewhere, of an owner or a gang of
     that name, or of a like one.
 
-    As in `; did you mean training/worker-0?`; empty where there is none.
-    """
+    As in `; did you mean training/worker-0?`; empty where there is none."""
     full = defaultdict[str, list[str]](list)
     made = defaultdict[str, list[str]](list)
     for pod in pods:
@@ -131,9 +125,7 @@ def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[P
 def find(where: Where, target: str) -> tuple[int, str, str]:
     """The gateway's revision, the node, and the device that is meant; no device for a node.
 
-    Raises:
-        NotFound: it is neither, or means several devices.
-    """
+    Raises NotFound: it is neither, or means several devices."""
     gateway = Gateway(where.gateway_url())
     try:
         detail = gateway.ask("nodes", target, answer=NodeDetail)

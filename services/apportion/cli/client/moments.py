@@ -55,8 +55,7 @@ AT = click.option("--at", type=MOMENT, metavar="MOMENT", help=f"As it was then: 
 def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
     """The query without what is not given; its `at` as the revision that it means.
 
-    Says on standard error which that is. Raises NotFound, Wrong, Unreachable.
-    """
+    Says on standard error which that is. Raises NotFound, Wrong, Unreachable."""
     return dated(gateway, query)[0]
 
 
@@ -87,8 +86,7 @@ def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:
     """A moment as it was asked for, where that was a time, and as the ledger has it.
 
-    `text` is empty for now. A time before the first event of all means that event.
-    """
+    `text` is empty for now. A time before the first event of all means that event."""
     asked = time_of(text, now)
     said = f"{when(asked, now)}: " if asked else ""
     if asked and meant.revision == 1 and meant.time and asked < datetime.fromisoformat(meant.time):

@@ -1,7 +1,6 @@
 """What `replay` and `shadow` do before they show anything: read the time, and decide it anew.
 
-Invariant: whatever is wrong ends the verb with the words and the exit code for it.
-"""
+Invariant: whatever is wrong ends the verb with the words and the exit code for it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A pod's uid is made here, once, and is its identity for ever: the fence says that nothing stands on
 its subject yet, and the id is the uid's, so however often an append is sent again, the ledger holds
-one incarnation. A gang is declared in the batch of its first pods, never after them.
-"""
+one incarnation. A gang is declared in the batch of its first pods, never after them."""
 
 from __future__ import annotations
 
@@ -72,12 +71,10 @@ def look_up(
 ) -> tuple[int, dict[str, PodAnswer]]:
     """The revision of the gateway, and which of the pods are live, by `namespace/name`.
 
-    `at_least` is the newest revision of the ledger: a gateway that lags behind would call a pod
-    new that was submitted a moment ago.
+    `at_least` is the newest revision of the ledger: a gateway that lags behind would call a pod new
+    that was submitted a moment ago.
 
-    Raises:
-        Unreachable, Wrong: see `asking`.
-    """
+    Raises Unreachable, Wrong: see `asking`."""
     query = {"at_least": at_least, "wait_s": WAIT_S}
     basis = gateway.ask("revision", answer=RevisionAnswer, query=query).revision
     live: dict[str, PodAnswer] = {}
@@ -107,9 +104,7 @@ async def append(
 
     `progress` is told how many pods each batch brought.
 
-    Raises:
-        LedgerError: nothing of that batch was appended; what came before is in the ledger.
-    """
+    Raises LedgerError: nothing of that batch was appended; what came before is in the ledger."""
     done: list[Submitted] = []
     flying: list[asyncio.Task[list[Submitted]]] = []
     async with appending(ledger) as (commit, publisher):
@@ -174,9 +169,7 @@ async def append_limits(
 ) -> dict[str, int]:
     """Say these queues and quotas, but for those that stand just so; the revision of each.
 
-    Raises:
-        NotFound: a quota is Kubernetes' own. LedgerError.
-    """
+    Raises NotFound: a quota is Kubernetes' own. LedgerError."""
     said: dict[str, int] = {}
     async with appending(ledger) as (_, publisher):
         for limit in limits:
@@ -208,8 +201,7 @@ async def end(
     ledger: JetStreamLedger, pods: Sequence[tuple[int, PodAnswer]], why: str
 ) -> dict[str, int]:
     """End these pods, each with the revision as of which it was seen; the revision of each end by
-    name. Raises LedgerError.
-    """
+    name. Raises LedgerError."""
     ended: dict[str, int] = {}
     reason = f"{why} by {person('')}"
     async with appending(ledger) as (_, publisher):
@@ -238,10 +230,8 @@ async def replace(
 ) -> list[Submitted]:
     """Submit each anew and end what was in the same batch; a gang is in one batch with its own.
 
-    Raises:
-        NotFound: somebody else has changed or ended one since the revision `basis`.
-        LedgerError: nothing of that batch was appended; what came before is in the ledger.
-    """
+    Raises NotFound: somebody else has changed or ended one since the revision `basis`. Raises
+    LedgerError: nothing of that batch was appended; what came before is in the ledger."""
     units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
     for draft, there in changed:
         units.setdefault(draft.group or there.uid, []).append((draft, there))
@@ -289,9 +279,7 @@ def subject_of_pod(uid: str) -> str:
 async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
     """The pod's submission, with devices, labels, gates and host amounts as they are now.
 
-    Raises:
-        Dropped: it is not in the ledger any more. Ended: the pod is not live. LedgerError.
-    """
+    Raises Dropped: it is not in the ledger any more. Ended: the pod is not live. LedgerError."""
     found: list[Event] = []
     newest = 0
     rules = await stream.read_rules(ledger.wire)

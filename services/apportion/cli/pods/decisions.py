@@ -4,8 +4,7 @@ which no scheduler looks there is nothing to wait for.
 Or, where that is asked for, until what was placed is also allocated.
 
 Read straight from the ledger, from the first of the pods on, so nothing that was decided meanwhile
-is missed. Invariant: a pod that is refused and then placed counts as placed.
-"""
+is missed. Invariant: a pod that is refused and then placed counts as placed."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ class Awaited:
 
     `progress` is called once for each pod that is settled. `revision` is the newest seen, and
     `evicted` are by uid the names of those that were told to go for one of them; `unlooked` are
-    those at which no scheduler looks, with for what each waits.
-    """
+    those at which no scheduler looks, with for what each waits."""
 
     def __init__(
         self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False
@@ -106,9 +104,7 @@ class Awaited:
     async def wait(self, ledger: JetStreamLedger, timeout_s: float) -> None:
         """Return when each pod is settled, or after `timeout_s`.
 
-        Raises:
-            LedgerError, and Outdated: a newer build wrote what became of them.
-        """
+        Raises LedgerError, and Outdated: a newer build wrote what became of them."""
         if self.pods:
             start = min(pod.revision for pod in self.pods.values())
             self.revision = max(self.revision, start - 1)
@@ -117,8 +113,7 @@ class Awaited:
     async def wait_on(self, ledger: JetStreamLedger, timeout_s: float) -> None:
         """After `wait`: return when there is news of one that was refused, or after `timeout_s`.
 
-        That is a place, another refusal, or that others go for it. Raises as `wait`.
-        """
+        That is a place, another refusal, or that others go for it. Raises as `wait`."""
         self._all.clear()
         self._settled.clear()
         self._of = set(self.refused)

@@ -3,8 +3,7 @@
 It brings the client library, so it is imported only where a node is Kubernetes'. Invariants: a
 budget's no is the API server's own, in the answer to the request that would evict; a pod that
 nobody would make again is not ended unasked; of a gang nobody is evicted before the server has said
-for each of its pods that it might be.
-"""
+for each of its pods that it might be."""
 
 from __future__ import annotations
 
@@ -31,10 +30,8 @@ class Evicting:
     async def move(self, unit: Unit) -> None:
         """All of it, each asked for in vain first where they are several.
 
-        Raises:
-            Blocked: a budget does not allow it now, or nobody would make a pod of it again.
-            KubeRefused, KubeUnavailable.
-        """
+        Raises Blocked: a budget does not allow it now, or nobody would make a pod of it again.
+        Raises KubeRefused, KubeUnavailable."""
         for pod in unit.pods:
             if pod.owner.startswith(DAEMON):
                 raise Blocked(f"{pod.owner} would put it back at once", lasting=True)
@@ -79,12 +76,10 @@ async def evict_all(
 ) -> None:
     """Evict every unit, coming back to those that budgets hold up, until none is left to ask for.
 
-    `asked` is told of each unit that was evicted, `blocked` of each that was not and why; for
-    those that waiting does not help it is told once.
+    `asked` is told of each unit that was evicted, `blocked` of each that was not and why; for those
+    that waiting does not help it is told once.
 
-    Raises:
-        KubeRefused: the API server says no to us, which is told with what it says.
-    """
+    Raises KubeRefused: the API server says no to us, which is told with what it says."""
     left = list(units)
     while left:
         later: list[Unit] = []

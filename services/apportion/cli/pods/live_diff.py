@@ -3,8 +3,7 @@
 A pod is the same while its manifest asks for the same, in the same queue, with the same labels; the
 gateway tells by a digest, and only where that differs the ledger is asked what was. Invariant: what
 is live is changed or ended by nothing but this comparison's word on it. A workload or gang whose
-live pods have changed is changed whole or not at all.
-"""
+live pods have changed is changed whole or not at all."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class Compared:
 
     `gangs` are those that have neither of these: of them the declaration alone may differ.
     `waiting` are those of the same that have no place yet. `held` is what a workload or gang of the
-    changed has beside them, by name: whether it was to be submitted or to be ended.
-    """
+    changed has beside them, by name: whether it was to be submitted or to be ended."""
 
     new: Wish
     gangs: dict[str, PodGroupObserved] = field(default_factory=dict)
@@ -50,8 +48,7 @@ class Compared:
 
     def hold_back(self) -> None:
         """Submit and end nothing of a workload or gang whose changed pods stay as they are, nor
-        declare the gang anew: half of a change is what nobody has written.
-        """
+        declare the gang anew: half of a change is what nobody has written."""
         wholes = {whole for each in self.changed for pod in each for whole in _wholes(pod)}
         new, pods = _parted(self.new.pods, wholes)
         surplus, self.surplus = _parted(self.surplus, wholes)

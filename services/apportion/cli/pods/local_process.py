@@ -2,8 +2,7 @@
 
 The pod's owner says which process of which machine it is, so that any later `apportion run` there
 can tell that it has ended and say so in the ledger. Invariant: nobody is called ended while its
-process lives, or anything that is seen of what it started.
-"""
+process lives, or anything that is seen of what it started."""
 
 from __future__ import annotations
 
@@ -65,9 +64,7 @@ class Run(Struct, frozen=True):
 def engine_of(words: tuple[str, ...]) -> str:
     """The container engine that a command line starts a container with; empty for any other.
 
-    Raises:
-        Wrong: the command would not get the share, as what follows `sudo` would not.
-    """
+    Raises Wrong: the command would not get the share, as what follows `sudo` would not."""
     name = Path(words[0]).name
     if name in _OTHER_USERS:
         raise Wrong(
@@ -109,8 +106,7 @@ def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) ->
     """Those that were commands of this machine, and have ended unnoticed.
 
     `user` is the namespace of this user's pods: containers of other users, and which processes are
-    theirs, only root can see, so that nothing is said of them.
-    """
+    theirs, only root can see, so that nothing is said of them."""
     return [
         pod for pod in pods
         if (run := Run.of_owner(pod.owner)) is not None and run.node == node

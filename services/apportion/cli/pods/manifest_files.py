@@ -1,7 +1,6 @@
 """What a person hands to `submit` and `delete`: manifests and traces, read into one wish.
 
-Invariant: what cannot be used is named, one problem each, and the rest is used.
-"""
+Invariant: what cannot be used is named, one problem each, and the rest is used."""
 
 from __future__ import annotations
 

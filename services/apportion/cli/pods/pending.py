@@ -5,8 +5,7 @@ as could never hold the pod. `why` looks at the fleet. A pod that takes the plac
 refused at first; then these are to go, and when they have gone it is placed.
 
 Invariants: what is said is true now, or it names causes alone. Nobody is called refused while room
-is made for it, as long as there is time; and what is waited for is said once.
-"""
+is made for it, as long as there is time; and what is waited for is said once."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ these have gone."""
 def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
     """By uid: how those stand now that were refused when the waiting ended, as far as it is known.
 
-    One that somebody ended meanwhile has none.
-    """
+    One that somebody ended meanwhile has none."""
     found: dict[str, Why] = {}
     if len(awaited.refused) > ASKED_MAX:
         return found
@@ -65,8 +63,7 @@ def unlooked(
 ) -> dict[str, str]:
     """By uid: for what those wait at which no scheduler looks, a gate or the word of their gang.
 
-    `at_least` is the revision as of which the gangs are known. Raises what the gateway raises.
-    """
+    `at_least` is the revision as of which the gangs are known. Raises what the gateway raises."""
     by_name = {f"{draft.namespace}/{draft.name}": draft for draft in drafts}
     undeclared = set[str]()
     if any(draft.group for draft in by_name.values()):
@@ -84,8 +81,7 @@ def unlooked(
 
 def never_fitting(gateway: Gateway, awaited: Awaited) -> set[str]:
     """The uids of those that were refused and can never fit, as `get pods` tells it; none where
-    nobody answers.
-    """
+    nobody answers."""
     if not awaited.refused:
         return set()
     try:
@@ -128,8 +124,7 @@ def causes(
     """How many of these pods, by uid, wait for what, the most first; `shapes` are by uid, and
     `never` has those that can never fit.
 
-    In as few words as are the same for pods that were refused while the fleet was another.
-    """
+    In as few words as are the same for pods that were refused while the fleet was another."""
     found = Counter[str]()
     for uid in pods:
         said = awaited.decided.get(uid)

@@ -2,8 +2,7 @@
 
 What is moved together (a gang) is a `Unit`. Invariant: a unit ends and begins again in one atomic
 batch, fenced by what the ledger says last of each of its pods; so whatever happens to us none of it
-is lost, and none runs twice or comes back that somebody else has ended.
-"""
+is lost, and none runs twice or comes back that somebody else has ended."""
 
 from __future__ import annotations
 
@@ -68,11 +67,8 @@ class Anew:
     async def move(self, unit: Unit, *, basis: int) -> Moved:
         """The pods under their new uids; those that a watcher submits anew are only ended.
 
-        Raises:
-            Blocked: a pod of it can start nowhere else, nobody knows any more what it asked for, or
-                one changes all the time.
-            LedgerError: nothing was ended.
-        """
+        Raises Blocked: a pod of it can start nowhere else, nobody knows any more what it asked for,
+        or one changes all the time. Raises LedgerError: nothing was ended."""
         changed: FenceRefused | None = None
         for _ in range(TRIES):
             there, ended = await self._look(unit)

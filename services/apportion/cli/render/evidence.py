@@ -67,8 +67,7 @@ def show_refused(out: Screen, refused: WhyRefused) -> None:
 
 def _show_below_another(out: Screen, misses: Iterable[MissRow]) -> None:
     """What the table of the nearest would say, where it would leave out columns or break names:
-    lines end between words, and a name that is longer than the terminal is wide stays whole.
-    """
+    lines end between words, and a name that is longer than the terminal is wide stays whole."""
     for miss in misses:
         amounts = (("needed", miss.needed_words), ("available", miss.available_words),
                    ("missing", miss.missing))  # fmt: skip

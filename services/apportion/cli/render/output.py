@@ -2,9 +2,8 @@
 
 Invariants: with `--json` standard output holds one JSON document (or one a line, where a verb says
 so) and nothing else; everything said beside it goes to standard error. In neither is a character
-that a terminal would obey and that we did not mean. Nothing that a verb prints ends it because
-the terminal cannot show it: on one that shows ASCII alone, as with LANG=C, ASCII is drawn.
-"""
+that a terminal would obey and that we did not mean. Nothing that a verb prints ends it because the
+terminal cannot show it: on one that shows ASCII alone, as with LANG=C, ASCII is drawn."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class Screen(Console):
 
     def say(self, text: object, style: str = "", *, folds: bool = False) -> None:
         """Text as it is, in a line of its own; one that `folds` ends lines of a terminal between
-        words, and stays whole in a pipe, for `grep`.
-        """
+        words, and stays whole in a pipe, for `grep`."""
         self.print(plain(text), style=style, soft_wrap=not (folds and self.is_terminal))
 
 
@@ -166,8 +164,7 @@ _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 def clock(time: str, now: datetime | None = None) -> str:
     """The time of an event, as in `2026-05-01T12:00:00Z`; without the date where that is today's.
 
-    Today is that of UTC, as all times are. Empty without a time.
-    """
+    Today is that of UTC, as all times are. Empty without a time."""
     today = (now or datetime.now(UTC)).date().isoformat()
     return moment(time).removeprefix(f"{today}T") if time else ""
 

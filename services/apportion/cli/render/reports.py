@@ -81,8 +81,7 @@ def rows_of(
     answer: ReportAnswer, rows: tuple[ReportRow, ...], *, money: bool, steps: bool = False
 ) -> Rows:
     """Granted, used, and what else there is to say of a row; the parts of a card, which are added
-    up, with as many digits. Of what was used there is no column where nobody has told it.
-    """
+    up, with as many digits. Of what was used there is no column where nobody has told it."""
     held = [row if row.key != NOBODY else None for row in rows]
     granted = [row.granted_gpu_hours if row else None for row in held]
     parts = {

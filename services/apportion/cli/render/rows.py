@@ -1,11 +1,9 @@
 """Rows in columns, for people; where there are very many no cell of them wraps.
 
 They are laid out here: the table library takes a millisecond for a row, and eight seconds for the
-devices of a thousand nodes.
-Invariants: text of a cell is shown as it is: no markup in it is obeyed, and no control character
-reaches the screen. No cell is cut, however narrow the terminal is, and no column is left out but
-those that its table names for that.
-"""
+devices of a thousand nodes. Invariants: text of a cell is shown as it is: no markup in it is
+obeyed, and no control character reaches the screen. No cell is cut, however narrow the terminal is,
+and no column is left out but those that its table names for that."""
 
 from __future__ import annotations
 
@@ -51,8 +49,7 @@ class Rows:
     have room, the lines are longer than the terminal is wide. Of those in `optional` one is shown
     where a row says more in it than `-`. Without `header` the names of the columns are not shown.
     Unless it `may_be_long` its cells wrap, however many rows there are. `left_out` are the columns
-    that had no room when it was shown last.
-    """
+    that had no room when it was shown last."""
 
     def __init__(
         self,

@@ -29,8 +29,7 @@ from apportion.core.explain.text.words import device_words, number_of_resource, 
 
 class Look(NamedTuple):
     """How a list is looked at: with all columns, however narrow the terminal is, or not; and of
-    which time ages are (None: now).
-    """
+    which time ages are (None: now)."""
 
     wide: bool = False
     now: datetime | None = None
@@ -65,8 +64,7 @@ def age(time: str, now: datetime) -> str:
 
 def short_name(namespace: str, name: str) -> str:
     """How a pod is called where there is little room: with its namespace unless that is `default`,
-    as verbs take it.
-    """
+    as verbs take it."""
     return name if namespace == "default" else f"{namespace}/{name}"
 
 
@@ -292,8 +290,7 @@ def _named(resource: str, much: int) -> str:
 def _limits(most: Mapping[str, int], used: Mapping[str, int] | None) -> list[str]:
     """How much of each is held, of how much; of what is of no device, that it is not counted.
 
-    What is held of a queue is not told to everybody.
-    """
+    What is held of a queue is not told to everybody."""
     if used is None:
         return [f"at most {_named(name, much)}" for name, much in sorted(most.items())]
     return [

@@ -3,8 +3,7 @@
 A process of its own, which the command does not see as a child. It also ends the command when
 somebody deletes its pod, as a kubelet does. Invariant: the end is written once nothing of the
 command is seen to run any more, however it ended; where that cannot be written for an hour, the
-next `apportion run` on this machine does it.
-"""
+next `apportion run` on this machine does it."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class Duty(NamedTuple):
     """What a guardian is there for.
 
     `deleted` says whether somebody has deleted the pod, whose command is then ended; `end` writes
-    into the ledger that all of it has ended, and why, and raises ClickException where it cannot.
-    """
+    into the ledger that all of it has ended, and why, and raises ClickException where it cannot."""
 
     run: Run
     pod: str
@@ -55,9 +53,7 @@ def leave_behind(duty: Duty) -> Callable[[str], None]:
 
     Returns what tells it why this one ends, where it does not become the command.
 
-    Raises:
-        OSError: no more processes can be started.
-    """
+    Raises OSError: no more processes can be started."""
     sys.stdout.flush()
     sys.stderr.flush()
     heard, tell = os.pipe()  # closed by whatever this process becomes

@@ -4,10 +4,9 @@ The command is a pod of the ledger like any other: it waits its turn, is placed,
 and quotas know it. Once its share is there this process becomes the command, so signals, terminal
 and exit code are the command's own; while it waits, a signal ends it as it would the command.
 Invariant: what is submitted here is ended here, also when the command never starts, by the guardian
-that is there before anything is waited for. The manifest that is submitted
-is bound to this machine, and written in the names that the cluster's configuration has for shares
-of GPUs, so that a command never asks for nothing.
-"""
+that is there before anything is waited for. The manifest that is submitted is bound to this
+machine, and written in the names that the cluster's configuration has for shares of GPUs, so that a
+command never asks for nothing."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ def command(
     with --json as a document a line. `apportion delete` ends it.
 
     Exit codes: those of the command; before it starts, 1 there is no room or no share can be made,
-    2 wrong usage, 3 the ledger, gateway or agent is away, 126 or 127 no such command.
-    """
+    2 wrong usage, 3 the ledger, gateway or agent is away, 126 or 127 no such command."""
     here = life_of(os.getpid())
     if here is None:
         raise Unreachable("/proc does not show this process: mount it")
@@ -164,10 +162,8 @@ async def _shared(
 ) -> Started:
     """Wait until the pod is placed, and have its share made.
 
-    Raises:
-        NotFound: no room in time, or the share cannot be made.
-        LedgerError, Unreachable: the ledger, the gateway or the agent is away.
-    """
+    Raises NotFound: no room in time, or the share cannot be made. Raises LedgerError, Unreachable:
+    the ledger, the gateway or the agent is away."""
 
     async def sweep() -> None:
         """End the pods of commands that are over and nobody was left to say so; find our own."""
@@ -233,10 +229,8 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
     """Let the agent take back what the pod had, and then write its end, unless that was written.
 
-    Raises:
-        NotFound, Unreachable: the agent is away, or cannot.
-        LedgerError: its end could not be written.
-    """
+    Raises NotFound, Unreachable: the agent is away, or cannot. Raises LedgerError: its end could
+    not be written."""
     async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:
@@ -339,8 +333,7 @@ LOOK_S: Final = 5.0
 class Telling:
     """What is told of one pod, all of it on stderr, for stdout is the command's own.
 
-    Invariant: a reason is told once, until there is another one.
-    """
+    Invariant: a reason is told once, until there is another one."""
 
     def __init__(self, pod: Submitted, *, as_json: bool) -> None:
         self._pod = pod
@@ -394,10 +387,7 @@ async def placed(
     `sweep` is called at first and every few seconds, to make room where it can; `cause` says what
     it waits for, after a refusal at that revision.
 
-    Raises:
-        NotFound: what `sweep` raises of that kind.
-        Outdated: a newer build decides.
-    """
+    Raises NotFound: what `sweep` raises of that kind. Raises Outdated: a newer build decides."""
     since = pod
     while True:
         try:

@@ -2,8 +2,7 @@
 
 Invariant: an `up` simulates the nodes that its ledger was begun with, or begins nothing. A node of
 the ledger that nobody simulates any more would stand there as ready, without an agent. A ledger
-that was begun without samples gets none later, among what somebody else submitted.
-"""
+that was begun without samples gets none later, among what somebody else submitted."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ _NO_SAMPLES: Final = "no-samples"
 class Fleet(msgspec.Struct, frozen=True):
     """What it is called, and a fleet file of its nodes, in YAML or in JSON, which is YAML too.
 
-    The GPUs of the machine itself have no such file.
-    """
+    The GPUs of the machine itself have no such file."""
 
     name: str
     text: bytes = b""
@@ -40,8 +38,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for on the command line, and when (`began_s`, on the monotonic clock).
 
     `advice` is told with how to look further, line by line. `max_bytes` is the ledger's size, -1
-    for what the disk holds; None leaves it as it is.
-    """
+    for what the disk holds; None leaves it as it is."""
 
     data: Path
     ephemeral: bool
@@ -79,9 +76,7 @@ def of_nodes(nodes: Iterable[tuple[str, str]], name: str) -> Fleet:
 def kept(data: Path) -> Fleet | None:
     """The fleet with which the ledger of this folder was begun, None where there is none.
 
-    Raises:
-        Unreachable: there is one, and it cannot be read.
-    """
+    Raises Unreachable: there is one, and it cannot be read."""
     nodes = nodes_file(data)
     try:
         name = (data / KEPT / _NAME).read_text("utf-8")
@@ -105,8 +100,7 @@ def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
     """Keep it for the next runs; the name last, without which there is none.
 
     What is kept stays as it is: what goes on with it has the same nodes, and `samples` says of a
-    new ledger alone whether it has any. Raises OSError, Unreachable.
-    """
+    new ledger alone whether it has any. Raises OSError, Unreachable."""
     before = kept(data)
     (data / KEPT).mkdir(exist_ok=True)
     if fleet.text and not (before and before.text):
@@ -122,8 +116,7 @@ def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
 def refusal(data: Path, fleet: Fleet) -> str:
     """Why the ledger of this folder cannot go on with this fleet, and what to do; empty if it can.
 
-    Raises Unreachable: see `kept`.
-    """
+    Raises Unreachable: see `kept`."""
     before = kept(data)
     if before is None:
         return ""

@@ -9,8 +9,7 @@ which cannot be told to end, and with it its children.
 
 `ForkServer` is how `up` uses it. Invariants: a fork has named itself to the sentinel before `up`
 hears of it. A service counts as living until the fork server says how it ended, or has ended
-itself: a fork dies with its fork server, which outlives `up` only until its last fork ends.
-"""
+itself: a fork dies with its fork server, which outlives `up` only until its last fork ends."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ SIGNALS = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 class Order(msgspec.Struct, frozen=True):
     """A service to fork off: the words of its command line, its environment, and where it logs.
 
-    With it comes a descriptor: the sentinel's pipe.
-    """
+    With it comes a descriptor: the sentinel's pipe."""
 
     words: list[str]
     environment: dict[str, str]
@@ -101,9 +99,7 @@ class ForkServer:
     async def fork(self, order: Order, pipe: Callable[[], int]) -> Forked:
         """A service as it was ordered, which has named itself in the sentinel's `pipe` of then.
 
-        Raises:
-            OSError: there is no process or memory left, or the fork server ended meanwhile.
-        """
+        Raises OSError: there is no process or memory left, or the fork server ended meanwhile."""
         async with self._one_at_a_time:
             ours = self._socket or self.start()
             loop = asyncio.get_running_loop()

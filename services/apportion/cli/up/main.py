@@ -2,8 +2,7 @@
 
 The same services as in production, each a process of its own, over an embedded nats-server whose
 ledger is kept between runs. What they import takes longest by far, so this module, which lets the
-fork server begin with that, imports little itself; `standalone` does the work.
-"""
+fork server begin with that, imports little itself; `standalone` does the work."""
 
 from __future__ import annotations
 
@@ -87,8 +86,7 @@ def command(
 
     Exit codes: 0 ended as asked; 1 with --exit-after-samples: a sample was refused; 2 wrong usage,
     or a fleet that cannot be: all that is wrong with it is said, and nothing is begun; 3 something
-    could not be started.
-    """
+    could not be started."""
     if ephemeral and data:
         raise click.UsageError("give --data or --ephemeral, not both")
     if gpus == "local" and (fleet or nodes or exit_after_samples):
@@ -184,9 +182,7 @@ def _is_file(text: str) -> bool:
 def _simulated(fleet: tuple[str, ...], nodes: int | None, data: Path | None) -> Fleet:
     """Machines that are there in the ledger alone; unless told, those of the ledger in `data`.
 
-    Raises:
-        Wrong, Unreachable: before anything is begun.
-    """
+    Raises Wrong, Unreachable: before anything is begun."""
     if not fleet:
         if nodes:
             raise click.UsageError(

@@ -6,8 +6,7 @@ went, and every group still named is told to end and, after a grace, killed. The
 found by the lock of its data folder, which it holds for as long as it lives.
 
 Run as a plain file by the same Python, with nothing but the standard library: it must start before
-everything else and weigh little. Invariant: it never signals a group that was not named to it.
-"""
+everything else and weigh little. Invariant: it never signals a group that was not named to it."""
 
 import fcntl
 import os

@@ -1,7 +1,6 @@
 """One run of `apportion up`, from the first process to the last.
 
-Invariant: however it ends, it leaves no process behind.
-"""
+Invariant: however it ends, it leaves no process behind."""
 
 from __future__ import annotations
 
@@ -90,9 +89,7 @@ class Up:
     async def run(self) -> int:
         """Start, submit, stay, stop; returns the exit code.
 
-        Raises:
-            ServerFailed, UpFailed, LedgerError: something could not be started.
-        """
+        Raises ServerFailed, UpFailed, LedgerError: something could not be started."""
         work = asyncio.ensure_future(self._work())
 
         def interrupt() -> None:
@@ -208,8 +205,7 @@ class Up:
     async def _tell_freezes(self) -> None:
         """Print when placements freeze, why, and when they go on, until cancelled.
 
-        A cause has to be found twice in a row: a scheduler that is started again has one look.
-        """
+        A cause has to be found twice in a row: a scheduler that is started again has one look."""
         gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
         while True:
             await asyncio.sleep(FREEZE_LOOK_S)
@@ -232,8 +228,7 @@ class Up:
         """Print which models of the fleet the price file lacks, with the fix.
 
         The gateway's log and the doctor tell as well, which nobody reads before the end of a month.
-        A remark: left out where nobody answers, and all goes on.
-        """
+        A remark: left out where nobody answers, and all goes on."""
         if not (file := os.environ.get(PRICES_ENV)):
             return
         # What reads prices is of reports, which nobody else needs to start.
@@ -293,8 +288,7 @@ class Up:
 
 def check_ports(gateway: str, nats_port: int) -> None:
     """Raises UpFailed where somebody listens already; of both at once, or the second would be told
-    only after the first was mended. A port 0 is a free one.
-    """
+    only after the first was mended. A port 0 is a free one."""
     taken, options = [], []
     for address, option in ((gateway, "--port"), (f"127.0.0.1:{nats_port}", "--nats-port")):
         host, _, port = address.rpartition(":")
@@ -342,9 +336,7 @@ def find_samples() -> Path | None:
 async def submit_samples(where: Where, out: Screen) -> Samples:
     """Submit those that are not live, and wait until each is decided.
 
-    Raises:
-        LedgerError, Unreachable: the ledger or the gateway went away.
-    """
+    Raises LedgerError, Unreachable: the ledger or the gateway went away."""
     folder = find_samples()
     if folder is None:
         return Samples([], {}, [Problem("samples", "no sample pods are installed")], 0.0)

@@ -1,10 +1,9 @@
 """The processes of `apportion up`: started, watched, started again when they die, ended together.
 
 Each is a process group of its own, so Ctrl-C reaches us alone and a group ends whole. Each names
-itself to the sentinel as it begins, before it becomes the service, so there is no moment at
-which killing us would leave a process behind. Invariant: after `stop` nothing that was started here
-is running.
-"""
+itself to the sentinel as it begins, before it becomes the service, so there is no moment at which
+killing us would leave a process behind. Invariant: after `stop` nothing that was started here is
+running."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ class HeldPort:
     A port that was free a moment ago may be anybody's by the time a service begins: even the source
     of a connection. While it is held the kernel gives it to nobody who asks for any port. At most
     one at a time, bound with SO_REUSEADDR and not listened on: a server that sets that as well, as
-    asyncio's do, can listen there meanwhile (see socket(7)). `port` is 0 until one was taken.
-    """
+    asyncio's do, can listen there meanwhile (see socket(7)). `port` is 0 until one was taken."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -63,8 +61,7 @@ class HeldPort:
     def take(self) -> str:
         """Hold another port than before; returns its address, as a service is told of it.
 
-        Raises OSError where there is no port or descriptor left.
-        """
+        Raises OSError where there is no port or descriptor left."""
         another = socket.socket()
         another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         another.bind(("127.0.0.1", 0))
@@ -146,9 +143,7 @@ class Supervisor:
     async def start_server(self, *, remove: bool) -> None:
         """Start the sentinel and the ledger's server; with `remove` the data go at the end.
 
-        Raises:
-            ServerFailed: the port is taken, or another `up` has the data folder.
-        """
+        Raises ServerFailed: the port is taken, or another `up` has the data folder."""
         await self._server.start()  # first: it takes the lock of the data folder
         await self._start_sentinel(remove=remove)
 
@@ -170,9 +165,7 @@ class Supervisor:
     async def ready(self) -> None:
         """Return once every service is ready.
 
-        Raises:
-            UpFailed: one is not in time, or has a setting that cannot work.
-        """
+        Raises UpFailed: one is not in time, or has a setting that cannot work."""
         waiting = [asyncio.create_task(self._wait_ready(child)) for child in self._children]
         failed = asyncio.create_task(self.failed())
         try:
@@ -344,8 +337,7 @@ class Supervisor:
 def is_ready(port: int) -> bool:
     """Whether a service answers on this port of this machine that it is ready.
 
-    A service that waits for nothing but room in the ledger is: it goes on by itself.
-    """
+    A service that waits for nothing but room in the ledger is: it goes on by itself."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
         connection.request("GET", "/readyz")

@@ -11,8 +11,7 @@ class MeAnswer(Answer, frozen=True):
     """Who asks. Without a `login` nobody is known, and everybody reads everything.
 
     `all`: he reads all that the ledger says, and else what is of his namespaces; `doctor`: he sees
-    the doctor; `cordons`: he may take nodes off offer, and put them back.
-    """
+    the doctor; `cordons`: he may take nodes off offer, and put them back."""
 
     login: bool
     name: str = ""
@@ -29,8 +28,7 @@ class LoginRequest(Answer, frozen=True, forbid_unknown_fields=True):
 
 class CordonRequest(Answer, frozen=True, forbid_unknown_fields=True):
     """The body of a cordon, which needs a reason, or of an uncordon: `of` is whose reason to lift,
-    his own where nobody is named.
-    """
+    his own where nobody is named."""
 
     reason: Annotated[str, Meta(max_length=1024)] = ""
     of: Annotated[str, Meta(max_length=253)] = ""

@@ -13,8 +13,7 @@ hides it.
 class CheckAnswer(Answer, frozen=True):
     """One check: its state, what was found, what to do unless it is ok, and where to read on.
 
-    `parts` are those of `words`: a node in it is one of its own.
-    """
+    `parts` are those of `words`: a node in it is one of its own."""
 
     id: str
     state: CheckState

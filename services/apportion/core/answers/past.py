@@ -1,8 +1,7 @@
 """Answers about the past: what a moment means, what happened, who held what, what changed.
 
 They stand beside `reads` and keep its rules: one definition for gateway and command line, amounts
-with their unit, and the revision as of which each is.
-"""
+with their unit, and the revision as of which each is."""
 
 from typing import Final
 
@@ -46,8 +45,7 @@ class Bin(Answer, frozen=True):
 
 class MarkRow(Answer, frozen=True):
     """An event that people look for on a line of time; `type` as in `Bin.counts`, and `sentence` is
-    that of `parts`.
-    """
+    that of `parts`."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -75,9 +73,8 @@ class LogRow(Answer, frozen=True):
     told apart, and then `clauses` with semicolons between them; `own` parts at the front name the
     pod that it is about, and say what its type says. `namespaces` are those that it is about, none
     where it is about the cluster; an empty one is that of something of which nobody knows whose it
-    is. Of the health of a device `healthy` and `reason` say what it became; `priority` is that of
-    a pod that is evicted.
-    """
+    is. Of the health of a device `healthy` and `reason` say what it became; `priority` is that of a
+    pod that is evicted."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -140,8 +137,7 @@ class PodNames(Answer, frozen=True):
 class WhoRow(Answer, frozen=True):
     """One share and who held it, from the decision that gave it until it was freed.
 
-    `to_revision` is 0 while it is held.
-    """
+    `to_revision` is 0 while it is held."""
 
     namespace: Namespace
     pod: str
@@ -173,8 +169,7 @@ class Side(Answer, frozen=True, omit_defaults=True):
 
     `state` is a code, and `reason` why a device failed, or why it or its node was cordoned. A node
     that joined has so many `cards`. A placement has a `node` and `shares`; a limit, a setting and
-    the policy have a `value`.
-    """
+    the policy have a `value`."""
 
     state: Everyone[str] = ""
     reason: People[str] = ""
@@ -190,8 +185,7 @@ class DiffRow(Answer, frozen=True):
     `what` is the side of it that changed; `before` and `after` are made from `was` and `now`, and
     `sentence` is that of `parts` and `clauses`, as in a `LogRow`. `revision` is 0 where no event is
     known. `cause` is why a pod lost its place, as its end gave it: for whom it was evicted, or who
-    drained what, and why.
-    """
+    drained what, and why."""
 
     name: Names[str]
     what: Everyone[str]

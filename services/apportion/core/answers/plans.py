@@ -1,8 +1,7 @@
 """The answer to "what if": what of a plan fits, who moves, who goes, and who waits.
 
 Structs as in `reads`, with the same rules. Invariant: an answer says only what the engine decided
-over a copy of the state; nothing of it is in the ledger.
-"""
+over a copy of the state; nothing of it is in the ledger."""
 
 from typing import Literal
 
@@ -47,8 +46,7 @@ class PlanChange(Answer, frozen=True):
     """One thing that would be otherwise, and `words` for it.
 
     What is lost or drained is a `node`, or a `device` of it. `value` is what was written of nodes
-    that are added, or the policy. A limit is a `queue`, or a `quota` with its namespace.
-    """
+    that are added, or the policy. A limit is a `queue`, or a `quota` with its namespace."""
 
     kind: Everyone[Literal["lose", "drain", "add", "policy", "limit"]]
     node: Everyone[str] = ""
@@ -71,9 +69,8 @@ class Ahead(Answer, frozen=True):
     """A pod that waits and whose turn comes first, with what it waits for.
 
     Those of one priority that would wait for the same have one `line`, counted from 1, and `alike`
-    counts all of them, those that are not named too.
-    `cause` is `lead`, then `clauses` with semicolons between them.
-    """
+    counts all of them, those that are not named too. `cause` is `lead`, then `clauses` with
+    semicolons between them."""
 
     namespace: Namespace
     pod: str
@@ -90,10 +87,10 @@ class PlannedPod(Answer, frozen=True):
     """What would become of one pod. `was` is the node that it has now, where it has one.
 
     `placed` if it fits or keeps its place, `refused` if not: why, and for one that never fits what
-    an empty fleet lacks. `pending_since` is the revision since which a pod of its name waits,
-    or 0. `without` is the outcome without the changes, and empty where the plan has none.
-    `evicts` are the names of the pods that would go for it. `ahead` counts the pods that would
-    still wait and have their turn before it; the first of them are in the answer's `waiting`.
+    an empty fleet lacks. `pending_since` is the revision since which a pod of its name waits, or 0.
+    `without` is the outcome without the changes, and empty where the plan has none. `evicts` are
+    the names of the pods that would go for it. `ahead` counts the pods that would still wait and
+    have their turn before it; the first of them are in the answer's `waiting`.
 
     `sentence` is made from the other fields: `text`, without the pod's name, says it with `cause`,
     which is why it is not placed, or what is to be said of the place that it keeps: `phase`, what
@@ -101,8 +98,7 @@ class PlannedPod(Answer, frozen=True):
     pod waits that was not refused. Of one list, those that wait for the same have one `line`,
     counted from 1. `replaces`: the pod that waits asks for something else. `evicted`: it is to
     leave already; `ends`: it would be evicted, and comes not again. `while_cordoned` are the
-    drained nodes and devices that alone could hold it.
-    """
+    drained nodes and devices that alone could hold it."""
 
     namespace: Namespace
     name: str
@@ -139,8 +135,7 @@ class Totals(Answer, frozen=True):
 
     `devices` that are there; `devices_used` hold at least one share, and `devices_broken` are
     unhealthy or of a node that is not ready, whether they hold one or not; memory is of all these
-    devices.
-    """
+    devices."""
 
     nodes: Everyone[int]
     devices: Everyone[int]
@@ -162,20 +157,18 @@ class MixedGang(Answer, frozen=True):
 class PlanAnswer(Answer, frozen=True):
     """What would happen, as of `revision`: a sentence, then the pods that it is about.
 
-    `outcome` is the worst of them. `changes` are the wishes. `pods` are those of the
-    manifest; `moved` held a place on a node or device that is lost, and are taken as submitted
-    again, also where they are of the manifest; `helped` wait now and would have a place. `evicted`
-    have a place now and would go for others, each once. `waiting` are the first that would wait
-    then, in the order of their turns.
-    `before` is the cluster without the plan, of a plan with changes once all is decided that can be
-    without them, so not what it holds at `revision`; `after` is the cluster with the plan. `when`:
-    for pods that would wait, what is known of how long. `problems` are documents that were refused,
-    with field, value and fix; `warnings` are names and amounts in the others that are probably not
-    meant so; `passed_over` are documents that are neither workloads nor limits, by name.
-    `mixed_gangs` are those of the pods that it is about which would be on devices of different
-    models. `summary` is the sentence without the gangs that a drain would move whole, which are
-    `moved_whole`, with the number of their pods elsewhere.
-    """
+    `outcome` is the worst of them. `changes` are the wishes. `pods` are those of the manifest;
+    `moved` held a place on a node or device that is lost, and are taken as submitted again, also
+    where they are of the manifest; `helped` wait now and would have a place. `evicted` have a place
+    now and would go for others, each once. `waiting` are the first that would wait then, in the
+    order of their turns. `before` is the cluster without the plan, of a plan with changes once all
+    is decided that can be without them, so not what it holds at `revision`; `after` is the cluster
+    with the plan. `when`: for pods that would wait, what is known of how long. `problems` are
+    documents that were refused, with field, value and fix; `warnings` are names and amounts in the
+    others that are probably not meant so; `passed_over` are documents that are neither workloads
+    nor limits, by name. `mixed_gangs` are those of the pods that it is about which would be on
+    devices of different models. `summary` is the sentence without the gangs that a drain would move
+    whole, which are `moved_whole`, with the number of their pods elsewhere."""
 
     revision: Everyone[int]
     outcome: Everyone[Outcome]
@@ -204,8 +197,7 @@ class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True)
     `manifest` is YAML or JSON text, and so is each of `files`, by the name under which problems are
     told; `lose` names nodes and devices, of which enough of the id will do, and so does `drain`,
     whose pods are moved one by one as `apportion drain` does it; `add` is as in `4x8xH100-80GB`,
-    four nodes of eight; `policy` is for nodes and devices alike.
-    """
+    four nodes of eight; `policy` is for nodes and devices alike."""
 
     manifest: str = ""
     files: dict[str, str] = {}
@@ -226,8 +218,7 @@ class PlanProgress(Answer, frozen=True):
 class PlanLine(Answer, frozen=True, omit_defaults=True):
     """One line for who wants to hear how far a plan is: a progress, or last the answer or error.
 
-    `status` is that of HTTP, which has none left once the first line is sent.
-    """
+    `status` is that of HTTP, which has none left once the first line is sent."""
 
     progress: PlanProgress | None = None
     answer: PlanAnswer | None = None

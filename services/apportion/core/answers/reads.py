@@ -4,8 +4,7 @@ One definition serves both, so they cannot disagree. Every answer says as of whi
 Amounts carry their unit in the field's name. Every field is always there, so that a script need not
 ask; only events that stand inside an answer (asks, shares, scores) leave out their defaults.
 
-Invariant: an answer holds nothing that the state does not say, except `RevisionAnswer.frozen`.
-"""
+Invariant: an answer holds nothing that the state does not say, except `RevisionAnswer.frozen`."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -49,8 +48,7 @@ NO_PRICES: Final = "no-prices"
 def fields_of(source: object, names: str) -> dict[str, Any]:
     """These attributes of the source, for a struct that has them by the same names.
 
-    It takes some microseconds, so answers of which there are thousands name their fields.
-    """
+    It takes some microseconds, so answers of which there are thousands name their fields."""
     return {name: getattr(source, name) for name in names.split()}
 
 
@@ -67,8 +65,7 @@ class ErrorAnswer(Answer, frozen=True):
     `code` names errors that programs tell apart: `unknown-device`, `ambiguous-device`,
     `unknown-path` (this gateway has no such question) and `no-prices` (it has no price file). Where
     the error begins with the field, `rest` is what follows, for clients that call the field
-    otherwise.
-    """
+    otherwise."""
 
     error: People[str]
     field: Everyone[str] = ""
@@ -81,8 +78,7 @@ class RevisionAnswer(Answer, frozen=True):
     """How far the gateway has folded.
 
     `frozen` is why no pod can be placed or started now: a key of `FREEZES` in `health.py`, or empty
-    if nothing prevents it. It is empty for a moment of the past.
-    """
+    if nothing prevents it. It is empty for a moment of the past."""
 
     revision: Everyone[int]
     time: Everyone[str] = ""
@@ -92,8 +88,7 @@ class RevisionAnswer(Answer, frozen=True):
 class SummaryAnswer(Answer, frozen=True):
     """The cluster at a glance. Phases count pods; a pending pod with a refusal is `refused`.
 
-    Memory is that of the devices that are there; `refused_events` no reader applies.
-    """
+    Memory is that of the devices that are there; `refused_events` no reader applies."""
 
     revision: Everyone[int]
     policy: Everyone[PolicyChanged]
@@ -120,8 +115,7 @@ class ConfigurationAnswer(Answer, frozen=True):
 class FailedDevice(Answer, frozen=True):
     """A device that a pod holds and that is no good, with the reason.
 
-    `revision` and `time` are of the event since which it is, where that was looked for.
-    """
+    `revision` and `time` are of the event since which it is, where that was looked for."""
 
     device: Everyone[str]
     reason: People[str]
@@ -130,19 +124,16 @@ class FailedDevice(Answer, frozen=True):
 
 
 class PodAnswer(Answer, frozen=True):
-    """One live pod. `reasons` counts nodes per cause while the pod is refused, the
-    nearest cause first; `cause` is in words that of most nodes that can change, or the limit that
-    keeps the pod out; without reasons it is a gate, its gang or another scheduler for which it
-    waits.
+    """One live pod. `reasons` counts nodes per cause while the pod is refused, the nearest cause
+    first; `cause` is in words that of most nodes that can change, or the limit that keeps the pod
+    out; without reasons it is a gate, its gang or another scheduler for which it waits.
 
     A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
-    `never`: no node could hold it with nothing there.
-    `spec` is a digest of what it asks for, its labels, gang and queue: equal for equal manifests.
-    `evicted_for` is the `namespace/name` of the pod for which it is to go, while it has not gone;
-    `room_on` the node where room is made for it, or was. `unready` is why the node that it has is
-    not ready, in words, so that nobody knows whether it runs. `cpu_milli` and `memory_mib` are what
-    it asks of its node beside devices.
-    """
+    `never`: no node could hold it with nothing there. `spec` is a digest of what it asks for, its
+    labels, gang and queue: equal for equal manifests. `evicted_for` is the `namespace/name` of the
+    pod for which it is to go, while it has not gone; `room_on` the node where room is made for it,
+    or was. `unready` is why the node that it has is not ready, in words, so that nobody knows
+    whether it runs. `cpu_milli` and `memory_mib` are what it asks of its node beside devices."""
 
     namespace: Namespace
     name: str
@@ -207,8 +198,7 @@ class RefusedReportAnswer(Answer, frozen=True):
 class ClosedDevice(Answer, frozen=True):
     """A device that nothing new may go onto for its own sake: it failed, or is cordoned, or both.
 
-    `cause` is made from `failed` and `cordons`.
-    """
+    `cause` is made from `failed` and `cordons`."""
 
     device: Everyone[str]
     cause: Made[str] = ""
@@ -220,13 +210,12 @@ class NodeAnswer(Answer, frozen=True):
     """One node. Used amounts are what the pods placed there ask for.
 
     `cordons` are the reasons of the ledger for which nothing new goes there, `unschedulable` is
-    that of Kubernetes, and `cordon` is made from both.
-    `silent` is when its agent was found silent, empty while it is heard; such a node is not ready.
-    `devices_open` are those that something new may go onto: none of a node that is not ready, or
-    cordoned. `closed` are those that failed or are cordoned themselves.
-    `refused` is what was last refused of its agent, until a report of the node is taken.
-    `of_kubernetes`: an API server tells of it, so that its pods are Kubernetes' to end.
-    """
+    that of Kubernetes, and `cordon` is made from both. `silent` is when its agent was found silent,
+    empty while it is heard; such a node is not ready. `devices_open` are those that something new
+    may go onto: none of a node that is not ready, or cordoned. `closed` are those that failed or
+    are cordoned themselves. `refused` is what was last refused of its agent, until a report of the
+    node is taken. `of_kubernetes`: an API server tells of it, so that its pods are Kubernetes' to
+    end."""
 
     node: Everyone[str]
     ready: Everyone[bool]
@@ -273,8 +262,7 @@ class DeviceAnswer(Answer, frozen=True):
 
     `healthy` is what was last said of it: where the node is not ready nobody knows whether it still
     is, and `node_silent` is when its agent was found silent. `cordon` and `node_cordon` are made
-    from the reasons of the device, and from those of its node and of Kubernetes.
-    """
+    from the reasons of the device, and from those of its node and of Kubernetes."""
 
     device: Everyone[str]
     node: Everyone[str]
@@ -323,8 +311,7 @@ class GangAnswer(Answer, frozen=True):
     """One gang: how many must hold places together, and how many live pods are in each phase.
 
     `unready` counts those that hold a place on a node that is not ready, by the node: nobody knows
-    whether they run. `models` counts those that hold devices, by the model of the devices.
-    """
+    whether they run. `models` counts those that hold devices, by the model of the devices."""
 
     group: str
     declared: Everyone[bool]
@@ -341,8 +328,7 @@ class QueueAnswer(Answer, frozen=True):
     """One queue. `used` is what its placed pods hold of what `capability` limits; `cards` are the
     cards by model that it may hold, and `devices` count those by model that its pods hold all or a
     part of: each once, however many share it. What pods hold, and how many there are, is `null` for
-    whoever may not read everything: they may be of namespaces that he does not see.
-    """
+    whoever may not read everything: they may be of namespaces that he does not see."""
 
     queue: Everyone[str]
     weight: Everyone[int]
@@ -372,8 +358,7 @@ class Page(Answer, Generic[T], frozen=True):
 
     Pods come in the order in which they were submitted, and then those that cannot be read;
     placements in that in which they were decided, devices by node and index (a page ends with a
-    whole node), nodes and gangs by name, and numbers in names as such: node-2 before node-10.
-    """
+    whole node), nodes and gangs by name, and numbers in names as such: node-2 before node-10."""
 
     revision: Everyone[int]
     items: Everyone[tuple[T, ...]]
@@ -417,8 +402,7 @@ class Step(Answer, frozen=True):
 
 class Part(Answer, frozen=True, omit_defaults=True):
     """A name in a sentence: of a pod with its namespace, else of a node. Or what a person, a driver
-    or a program wrote, which is `quoted`.
-    """
+    or a program wrote, which is `quoted`."""
 
     name: People[str]
     namespace: Annotated[str | None, Seen(Rule.NAMESPACE)] = None
@@ -441,8 +425,7 @@ class CauseRow(Answer, frozen=True):
     `unblocked_by` is made from `command`, `cure`, the first of the `holders` of a limit, and the
     first that are `cordoned`; `cordoned_more` counts the others, and is None where there may be
     more than were looked at. `people` has `cordoned` in words. `off_offer`: what would do is
-    cordoned, failed or away. `is_limit`: a limit refuses the pod, wherever it would stand.
-    """
+    cordoned, failed or away. `is_limit`: a limit refuses the pod, wherever it would stand."""
 
     code: RefusalCode
     words: str
@@ -462,8 +445,7 @@ class CauseRow(Answer, frozen=True):
 class MissRow(Answer, frozen=True):
     """One node that nearly fitted. The amounts are numbers; `missing` is words with the unit.
 
-    `held_by` are the first of the `holders`: pods that hold devices there, whose end would help.
-    """
+    `held_by` are the first of the `holders`: pods that hold devices there, whose end would help."""
 
     node: str
     code: RefusalCode
@@ -485,12 +467,11 @@ class WhyRefused(Answer, frozen=True):
     such node, and `nearest` are those that lack least. `unbelieved` are nodes that might hold it,
     were what their agents say of their devices not refused. `since` is what was taken off offer
     after that event, `since_more` counts more that are cordoned, and `since_text` has both in
-    words; `spared` is why nobody goes for the pod, in a sentence. `limit` is
-    what keeps it out wherever it would stand, and `reason` that, or else the first cause and the
-    nearest node, for whoever has room for one. `reason_parts` are its parts: a node is one, and of
-    a pod that can never fit the first says that. `text` has all causes in one sentence, which does
-    not say `never`.
-    """
+    words; `spared` is why nobody goes for the pod, in a sentence. `limit` is what keeps it out
+    wherever it would stand, and `reason` that, or else the first cause and the nearest node, for
+    whoever has room for one. `reason_parts` are its parts: a node is one, and of a pod that can
+    never fit the first says that. `text` has all causes in one sentence, which does not say
+    `never`."""
 
     revision: Everyone[int]
     nodes: int
@@ -528,8 +509,7 @@ class HeldShare(Answer, frozen=True):
 class WhyPlaced(Answer, frozen=True):
     """Why the pod is where it is: `fitting` of `nodes` could have taken it. `choice` says how its
     devices were chosen among those of the node; it is empty where that is not known any more.
-    `found_there`: the pod ran there before this ledger held it, so there is no score.
-    """
+    `found_there`: the pod ran there before this ledger held it, so there is no score."""
 
     node: Everyone[str]
     revision: Everyone[int]
@@ -546,8 +526,7 @@ class WhyPlaced(Answer, frozen=True):
 
 class WhyHeldBack(Answer, frozen=True):
     """A pod whose placements agents refused: how often in a row, on which node last, and until when
-    it waits for its next placement.
-    """
+    it waits for its next placement."""
 
     failures: int
     node: Everyone[str]
@@ -557,8 +536,7 @@ class WhyHeldBack(Answer, frozen=True):
 class WhyWaiting(Answer, frozen=True):
     """A pod without a decision: its place among the pending, by priority and then by revision.
 
-    `gang` says in words what its gang still waits for.
-    """
+    `gang` says in words what its gang still waits for."""
 
     position: Everyone[int]
     pending: int
@@ -568,8 +546,7 @@ class WhyWaiting(Answer, frozen=True):
 class PodEnd(Answer, frozen=True):
     """The end of a pod that is explained as of `before_revision`, just before its end.
 
-    `phase` and `failed_before` are the phase and the failed devices that it had then.
-    """
+    `phase` and `failed_before` are the phase and the failed devices that it had then."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -603,8 +580,7 @@ class End(Answer, frozen=True):
 class Evictions(Answer, frozen=True):
     """What only the past knows of a pod: `made_room` are those that were evicted for it before it
     had its place; `predecessors` is how many pods had its name before it, `before` the eviction of
-    the newest of them, if it was evicted, and `ended` its end.
-    """
+    the newest of them, if it was evicted, and `ended` its end."""
 
     made_room: EachItem[tuple[Eviction, ...]] = ()
     predecessors: int = 0
@@ -632,17 +608,14 @@ class Why(Answer, frozen=True):
 
     `rejected` is what cannot be read in its manifest: nobody looks for a place until it is mended.
     `evicted` says for whom the pod is to go, `evicts` who is to go for it; `evicted_in_vain`: the
-    one for which it is to go is not there any more.
-    `failed_devices` are no good, and it holds them, or held them and they have failed since;
-    `unready` is why its node is not ready.
-    A pod that has ended has the phase `ended`, and the rest is as it was just before; see `end`.
-    `cause` is what a refused pod waits for: its sentence without its name and since when; `awaits`
-    is that of a pod at which no scheduler has looked.
-    `leaving` are the `namespace/name` of `evicts`, and `room_on` the node where they leave.
-    `of_kubernetes`: an API server ends evicted pods. `chooser` and `gates` are as submitted.
-    `evictions` is there where the past was asked: at a moment, and of a pod that has ended.
-    `breaches` too, the newest first.
-    """
+    one for which it is to go is not there any more. `failed_devices` are no good, and it holds
+    them, or held them and they have failed since; `unready` is why its node is not ready. A pod
+    that has ended has the phase `ended`, and the rest is as it was just before; see `end`. `cause`
+    is what a refused pod waits for: its sentence without its name and since when; `awaits` is that
+    of a pod at which no scheduler has looked. `leaving` are the `namespace/name` of `evicts`, and
+    `room_on` the node where they leave. `of_kubernetes`: an API server ends evicted pods. `chooser`
+    and `gates` are as submitted. `evictions` is there where the past was asked: at a moment, and of
+    a pod that has ended. `breaches` too, the newest first."""
 
     revision: Everyone[int]
     namespace: Namespace
@@ -683,8 +656,7 @@ class QueuedPod(Answer, frozen=True):
     `nominated` is the node where room is made for it, `leaving` counts the pods that have yet to
     leave, which have `leaving_names`, and `room` says it in a sentence; all are empty where nobody
     is evicted for the pod. `sentence` says in short why it does not go; it is empty while nobody
-    has looked.
-    """
+    has looked."""
 
     position: Everyone[int]
     namespace: Namespace
@@ -712,8 +684,7 @@ class Line(Answer, frozen=True):
     what its gang lacks. `lasting`: no end of a pod would help, for no node has such devices, or so
     much on them, or no limit allows it. `causes` count `nodes`, and none for a limit. All this is
     said of a pod of the namespace `whose`: limits are not for every reader; so is its `queue`, and
-    the `gang` that it waits for.
-    """
+    the `gang` that it waits for."""
 
     wants: Everyone[str]
     devices: Everyone[int]
@@ -737,10 +708,9 @@ class Line(Answer, frozen=True):
 class LinesAnswer(Answer, frozen=True):
     """All lines and what they add up to.
 
-    A line has the place in the queue of the first that stands in it. `gated` pods wait for
-    somebody to take their gates away; `rejected` ones cannot be read. They stand in no line.
-    `making_room` counts the waiting for which others are evicted.
-    """
+    A line has the place in the queue of the first that stands in it. `gated` pods wait for somebody
+    to take their gates away; `rejected` ones cannot be read. They stand in no line. `making_room`
+    counts the waiting for which others are evicted."""
 
     revision: Everyone[int]
     pods: Everyone[int]
@@ -758,8 +728,7 @@ class LinesAnswer(Answer, frozen=True):
 class NamespaceRow(Answer, frozen=True):
     """How many live pods a namespace has, and of how many devices they hold shares.
 
-    A device counts once for each pod that holds something of it.
-    """
+    A device counts once for each pod that holds something of it."""
 
     namespace: Namespace
     pods: Everyone[int]

@@ -1,8 +1,7 @@
 """The answers of a replay and of a shadow: what happened, and what would have, side by side.
 
 Structs as in `reads`, with the same rules. GPU is short for a whole device of any family; a share
-counts as the part of a device of which it takes most, memory or cores.
-"""
+counts as the part of a device of which it takes most, memory or cores."""
 
 from typing import Literal
 
@@ -36,8 +35,7 @@ class Measured(Answer, frozen=True):
     pods held of that, `waited` what pods that waited asked for. Waits are seconds from submission
     (or the beginning) to the first place, or to the end of those that never had one.
     `fragmented_percent` is the mean part of the fleet that is idle on devices that are partly held.
-    `devices_peak` is the most devices that were held, wholly or in part, at one time.
-    """
+    `devices_peak` is the most devices that were held, wholly or in part, at one time."""
 
     arrived: int
     placed: int
@@ -62,8 +60,7 @@ class ReplayAnswer(Answer, frozen=True):
 
     `gpus_saved` is by how many fewer devices were held at the peak; `gpu_hours_waited_saved` by how
     much less was waited for. `passed_over` counts facts that made no sense in the other course, as
-    a resize of a pod that does not run there; `passed_over_types` by the names of their events.
-    """
+    a resize of a pod that does not run there; `passed_over_types` by the names of their events."""
 
     span: Span
     changes: tuple[str, ...]
@@ -81,8 +78,7 @@ Verdict = Literal["same", "other-devices", "other-node", "would-wait"]
 class Spot(Answer, frozen=True):
     """A place: a node, and the devices held there; no devices where nobody told which.
 
-    `opened` is how many of the devices nothing was on before.
-    """
+    `opened` is how many of the devices nothing was on before."""
 
     node: str
     devices: tuple[str, ...] = ()
@@ -93,8 +89,7 @@ class ShadowPod(Answer, frozen=True):
     """One pod that another scheduler placed, decided anew at that moment.
 
     `ours` is None where we would have let it wait: `reason` then says why. Two places of which one
-    names no devices are the same if their nodes are.
-    """
+    names no devices are the same if their nodes are."""
 
     revision: int
     time: str
@@ -110,8 +105,7 @@ class ShadowAnswer(Answer, frozen=True):
     """All pods that others placed in a span, and the sums over them.
 
     `opened_theirs` and `opened_ours` are devices that were taken into use, over the pods of which
-    both places name devices. `passed_over` counts events that contradict the state.
-    """
+    both places name devices. `passed_over` counts events that contradict the state."""
 
     from_revision: int
     to_revision: int

@@ -2,8 +2,7 @@
 
 A tenant is a client that may read some namespaces only. Invariant: a field without a mark is seen
 by those alone who see the namespace that its object is of, so a new field is hidden until its
-author decides otherwise.
-"""
+author decides otherwise."""
 
 from enum import Enum
 from typing import Annotated, Final, NamedTuple, TypeVar

@@ -1,8 +1,7 @@
 """What types cannot say: keys that must agree, and keys that would have no effect.
 
 The reader of a file calls this, and so does the fold, so that a configuration that a foreign writer
-put on the ledger is refused there by the same words.
-"""
+put on the ledger is refused there by the same words."""
 
 from functools import lru_cache
 
@@ -32,9 +31,7 @@ SHARED = frozenset({"plain", "hami", "volcano-vgpu"})
 def check(configuration: Configuration) -> None:
     """Refuse a configuration that contradicts itself or says what nobody obeys.
 
-    Raises:
-        ManifestError: see above.
-    """
+    Raises ManifestError: see above."""
     _check_names(configuration)
     _check_geometries(configuration.nvidia.known_mig_geometries)
     policy = configuration.policy

@@ -2,8 +2,7 @@
 
 What was found wrong is taken out, and the rest is read again. Invariant: keys stand as they do in
 the document, whatever has been taken out of it meanwhile; and it ends, since each turn takes
-something out.
-"""
+something out."""
 
 import re
 from copy import deepcopy
@@ -20,8 +19,7 @@ GONE: Final = object()
 def every_error(document: object) -> list[ManifestError]:
     """Each error of the document once, in the order in which they are met.
 
-    What is wrong with an entry only because something wrong was taken out of it is not said.
-    """
+    What is wrong with an entry only because something wrong was taken out of it is not said."""
     left, found = deepcopy(document), list[ManifestError]()
     places: dict[tuple[object, ...], list[int]] = {}
     for _ in range(ERRORS_MAX):

@@ -4,8 +4,7 @@ Source: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configm
 file of Volcano's devices (pkg/scheduler/api/devices/config). Such a file is taken whole.
 
 Invariant: what is taken out says what is so here anyhow, or is about something that nobody here
-does for any value. Anything else is refused by its key, with what to do instead.
-"""
+does for any value. Anything else is refused by its key, with what to do instead."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -72,9 +71,7 @@ _UNKNOWN: Final = (
 def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
     """The document without what is theirs alone, and what that was.
 
-    Raises:
-        ManifestError: a key asks for something that is not done here.
-    """
+    Raises ManifestError: a key asks for something that is not done here."""
     left, passed = dict(document), list[Passed]()
     nvidia, nodes = document.get("nvidia"), document.get("nodeconfig")
     if isinstance(nvidia, dict):

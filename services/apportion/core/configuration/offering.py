@@ -1,8 +1,7 @@
 """What of a node's devices is offered: the configuration's part in an agent's report.
 
 Invariant: without a configuration every device is offered as its backend found it, and what an
-entry of `nodeconfig` says wins over what is said for all.
-"""
+entry of `nodeconfig` says wins over what is said for all."""
 
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -29,8 +28,7 @@ def offered(
     """The node's devices as they are to be reported.
 
     `switchable`: the devices take any mode that their model has. Others are in MIG mode or not, and
-    one that is in the wrong one is reported unhealthy, with the fix.
-    """
+    one that is in the wrong one is reported unhealthy, with the fix."""
     named = (each for each in configuration.nodeconfig if each.name == node)
     said = next(named, NodeConfiguration(name=node))
     hidden = said.filter_devices

@@ -1,7 +1,6 @@
 """A parsed document to a `Configuration`: spellings, unknown keys, types, then what must agree.
 
-Invariant: whatever the document is, reading it ends in a configuration or a `ManifestError`.
-"""
+Invariant: whatever the document is, reading it ends in a configuration or a `ManifestError`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,9 +22,7 @@ _SPELLINGS = {key.also: key.path.rpartition(".")[2] for key in KEYS if key.also}
 def read_configuration(document: object) -> Configuration:
     """The configuration that a document says.
 
-    Raises:
-        ManifestError: names the key, its value, what is wrong and the fix.
-    """
+    Raises ManifestError: names the key, its value, what is wrong and the fix."""
     ours, _ = without_foreign(_clean(document))
     spelled = _spelled(ours)
     _check_keys(spelled, inspect.type_info(Configuration), "")
@@ -40,9 +37,7 @@ def read_configuration(document: object) -> Configuration:
 def passed_over(document: object) -> tuple[Passed, ...]:
     """What a document says beyond our keys that has no effect here.
 
-    Raises:
-        ManifestError: it says more than that.
-    """
+    Raises ManifestError: it says more than that."""
     return without_foreign(_clean(document))[1]
 
 

@@ -2,11 +2,10 @@
 
 Source: HAMi's `hami.io/gpu-scheduler-policy`. `binpack`, `spread` and `numa` are keys in the order
 in which devices are compared. `mutex` lets only some devices through and `topology-aware` goes by
-links before all keys; both come first, wherever they stand. A chain of those two alone compares
-as `spread` does.
+links before all keys; both come first, wherever they stand. A chain of those two alone compares as
+`spread` does.
 
-Invariant: a chain that `known` takes has a meaning here, and equal chains mean the same.
-"""
+Invariant: a chain that `known` takes has a meaning here, and equal chains mean the same."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple, get_args
@@ -23,8 +22,7 @@ CHAINABLE: Final = ("binpack", "spread", NUMA, MUTEX, TOPOLOGY_AWARE)
 class Chain(NamedTuple):
     """`keys` by which devices are compared; `idle_only`: a device with any holder will not do;
     `best_linked`: several devices are those of the fitting ones that are linked best, and a single
-    one is that which is linked least.
-    """
+    one is that which is linked least."""
 
     keys: tuple[str, ...]
     idle_only: bool = False

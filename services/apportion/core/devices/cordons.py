@@ -1,8 +1,7 @@
 """Who took a device or a node off offer, when, and why: every reason until it is lifted.
 
 Invariant: one person has one reason at a time for one thing, the newest; the order is that of the
-events.
-"""
+events."""
 
 from collections.abc import Iterable
 from typing import Protocol

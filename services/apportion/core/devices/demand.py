@@ -1,8 +1,7 @@
 """What an ask comes to on one kind of device: the rules of each mode of sharing.
 
 A `Demand` says what must be free and what is charged. It depends on the ask and on what the device
-is, never on what it has free, so it is worked out once per class of pods and kind of device.
-"""
+is, never on what it has free, so it is worked out once per class of pods and kind of device."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,11 +19,10 @@ Known = tuple[MigGeometries, ...]
 class Demand(NamedTuple):
     """What must be free on a device (`*_needed`), and what is charged to it.
 
-    `alone`: nothing else may hold the device. `profile`: the smallest MIG profile that will do;
-    the instance is made at the first of `options` that is free, which may be a larger one where the
+    `alone`: nothing else may hold the device. `profile`: the smallest MIG profile that will do; the
+    instance is made at the first of `options` that is free, which may be a larger one where the
     card may only be cut in certain ways. `charges` are what an instance at each of them takes, in
-    MiB; `memory_mib` is the least.
-    """
+    MiB; `memory_mib` is the least."""
 
     memory_mib: int
     cores_needed: int
@@ -45,8 +43,7 @@ class Demand(NamedTuple):
         """The options that a card has room for, each with its charge.
 
         These are the card's occupied slices, the group that they are of, and its free memory: it
-        may hold shares that are no instances, from before it was cut.
-        """
+        may hold shares that are no instances, from before it was cut."""
         for place, charge in zip(self.options, self.charges, strict=True):
             free = not place.mask & slices and (not slices or place.group == group)
             if free and charge <= memory_mib:
@@ -56,8 +53,7 @@ class Demand(NamedTuple):
 def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
     """What the ask comes to on a device like this one, or why it can never be met there.
 
-    `known` are the ways in which cards may be cut (`knownMigGeometries`).
-    """
+    `known` are the ways in which cards may be cut (`knownMigGeometries`)."""
     if device.mode == "mig":
         return _mig(ask, device, known)
     if ask.profile:
@@ -98,8 +94,7 @@ def _whole(device: Device) -> Demand:
 
 def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
     """An instance of the profile that is named, or the smallest that holds the ask; a whole card is
-    the largest there is.
-    """
+    the largest there is."""
     options = _options(device, known)
     if ask.profile:
         fitting = [place for place in options if place.profile.name == ask.profile]
@@ -139,8 +134,7 @@ def _instance_needed_mib(ask: Ask, device: Device) -> int:
 def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
     """Memory that the ask needs in one part, and that of the largest part of the device, in MiB.
 
-    Both are 0 for a profile by name: on a device that lacks it, it has no size.
-    """
+    Both are 0 for a profile by name: on a device that lacks it, it has no size."""
     if device.mode != "mig":
         return memory_needed_mib(ask, device), device.memory_mib
     if ask.profile:
@@ -151,8 +145,7 @@ def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]
 
 def memory_charged_mib(profile: MigProfile, device: Device) -> int:
     """What an instance takes of the card, which may report less than its profiles add up to: its
-    slices must never oversell its memory.
-    """
+    slices must never oversell its memory."""
     known = mig_profiles(device.family, device.model)
     slices = max(other.starts[0] + other.size for other in known)
     return min(profile.memory_mib, device.memory_mib * profile.size // slices)
@@ -160,8 +153,7 @@ def memory_charged_mib(profile: MigProfile, device: Device) -> int:
 
 def _vnpu(ask: Ask, device: Device) -> Demand | RefusalCode:
     """The smallest template that holds the memory; several devices, or more memory than any
-    template has, are whole devices (HAMi's rule for Ascend).
-    """
+    template has, are whole devices (HAMi's rule for Ascend)."""
     memory_mib = memory_needed_mib(ask, device)
     if memory_mib > device.memory_mib:
         return RefusalCode.TEMPLATE_NONE_FITS

@@ -2,8 +2,7 @@
 
 A group is laid out once: every instance of it has its own slices, so a card that follows the group
 can hold any part of it and no order of arrivals leaves a hole. Invariant: the places of one group
-never overlap.
-"""
+never overlap."""
 
 import re
 from collections import Counter
@@ -27,8 +26,7 @@ class Place(NamedTuple):
 
     In a group, `number` counts the model's groups from 1 and `position` the group's instances from
     0, as Volcano does: in the order in which they are written. Cards that are cut freely have
-    places of no group.
-    """
+    places of no group."""
 
     profile: MigProfile
     start: int
@@ -53,9 +51,7 @@ def groups_of(
 
     `sizes` are those that a card reports (`Device.mig_sizes`).
 
-    Raises:
-        Unlaid: a group cannot be laid out, or names a profile that the model has not.
-    """
+    Raises Unlaid: a group cannot be laid out, or names a profile that the model has not."""
     words = f"-{normal(model)}-"
     for geometries in known if family == NVIDIA else ():
         if any(f"-{normal(name)}-" in words for name in geometries.models):
@@ -71,9 +67,7 @@ def laid_out(
 ) -> tuple[Place, ...]:
     """The places of a group, in the order of their positions.
 
-    Raises:
-        Unlaid: see `groups_of`.
-    """
+    Raises Unlaid: see `groups_of`."""
     wanted: list[MigProfile] = []
     for entry in group.geometries:
         known = sized(_profile(entry.name, model), sizes)
@@ -103,8 +97,7 @@ def cut_state(slices: int, group: str, groups: Groups) -> int:
     """How a card is cut, as one number: its occupied slices, and the group's number above them.
 
     A card that is cut otherwise than is allowed now has no room until it is empty: it counts as
-    full.
-    """
+    full."""
     if not slices or (not group and not groups):
         return slices
     number = next((places[0].number for places in groups if places[0].group == group), 0)
@@ -112,9 +105,8 @@ def cut_state(slices: int, group: str, groups: Groups) -> int:
 
 
 def generated(model: str) -> tuple[MigGroup, ...]:
-    """Groups for a model of which nobody said any: as many of one profile as there is room for,
-    and the largest that fit beside them.
-    """
+    """Groups for a model of which nobody said any: as many of one profile as there is room for, and
+    the largest that fit beside them."""
     profiles = [each for each in mig_profiles(NVIDIA, model) if not each.by_name]
     groups: list[MigGroup] = []
     for number, main in enumerate(profiles, 1):
@@ -134,8 +126,7 @@ def _profile(name: str, model: str) -> MigProfile:
     """The model's profile of that name, or the one that drivers name so: 7g.79gb is 7g.80gb.
 
     One with as many compute slices and other memory is another, and so is a variant with other
-    engines (`+me`, `-me`, `+gfx`, `+me.all`).
-    """
+    engines (`+me`, `-me`, `+gfx`, `+me.all`)."""
     profiles = mig_profiles(NVIDIA, model)
     exact = [profile for profile in profiles if profile.name == name]
     alike = exact or [profile for profile in profiles if _renamed(name, profile.name)]

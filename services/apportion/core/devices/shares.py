@@ -1,8 +1,7 @@
 """What of a device is free: charging a share and giving it back, which must never be wrong.
 
-Invariant: `release` is the exact inverse of `occupy`, and `occupy` refuses whatever the device
-does not have free, so no order of events oversells a device.
-"""
+Invariant: `release` is the exact inverse of `occupy`, and `occupy` refuses whatever the device does
+not have free, so no order of events oversells a device."""
 
 from msgspec import Struct
 
@@ -20,8 +19,7 @@ class DeviceState(Struct, eq=False, gc=False):
     instances that the card follows as long as any is held. `template_cpu_free` are the AI CPUs of
     an NPU. `present` is false once the node's agent no longer reports the device. `agent_health` is
     what the agent says, with its reason; `healthy` minds the marks of Kubernetes as well. `cordon`
-    are the reasons of all `cordons`, which say who gave them.
-    """
+    are the reasons of all `cordons`, which say who gave them."""
 
     device: Device
     memory_free_mib: int
@@ -80,9 +78,7 @@ def template_cpu_of(device: Device) -> int:
 def occupy(state: DeviceState, share: Share) -> None:
     """Charge the share to the device.
 
-    Raises:
-        Oversold: names the quantity, what was needed and what was free; nothing was charged.
-    """
+    Raises Oversold: names the quantity, what was needed and what was free; nothing was charged."""
     if share.instance is None and share.template is None:
         memory_free_mib, cores_free = state.memory_free_mib, state.cores_free
         if (

@@ -84,9 +84,8 @@ class SimulationInvalid(ValueError):
 def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
     """The devices of one node, in the order of the text.
 
-    Raises:
-        SimulationInvalid: the text is not of the form, or names a model or mode that is not known.
-    """
+    Raises SimulationInvalid: the text is not of the form, or names a model or mode that is not
+    known."""
     if len(spec) > _SPEC_CHARS_MAX:
         raise SimulationInvalid(
             f"devices: {len(spec)} characters; at most {_SPEC_CHARS_MAX} of {_EXAMPLE}"
@@ -131,9 +130,7 @@ def _read_part(part: str) -> tuple[int, Model, Mode]:
 def find_model(name: str) -> Model:
     """The model of that short name; case does not count.
 
-    Raises:
-        SimulationInvalid: names the models that come closest.
-    """
+    Raises SimulationInvalid: names the models that come closest."""
     known = {key.lower(): (key, model) for key, model in models().items()}
     if name.lower() in known:
         return known[name.lower()][1]

@@ -1,9 +1,8 @@
 """The checks of the doctor, each with what it found in words, and the table of them all.
 
-Those of the ledger look at its server, its stream, its clocks and what a restart needs of it;
-the others at what folds the ledger, at nodes and their agents, and at the Kubernetes cluster as the
-person who asks sees it.
-"""
+Those of the ledger look at its server, its stream, its clocks and what a restart needs of it; the
+others at what folds the ledger, at nodes and their agents, and at the Kubernetes cluster as the
+person who asks sees it."""
 
 import re
 from collections import Counter
@@ -405,8 +404,7 @@ def _bring_back(cluster: ClusterFacts) -> str:
 
     One agent simulates many nodes, and `simulate lose` loses them one by one: where none of them is
     heard, it is rather the agent that has ended or is stopped. Beside silent agents of real nodes
-    nobody knows.
-    """
+    nobody knows."""
     start = (
         "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
         "status` on the node); the node takes pods by itself once it is heard"
@@ -609,8 +607,7 @@ class Check(NamedTuple):
     """One row: its name, the function that looks, where to read on, and at what it looks.
 
     `part` is what it needs of the facts, all of them if empty: what was not gathered is not
-    checked. `heard`: of that nothing is known while the ledger's server does not answer.
-    """
+    checked. `heard`: of that nothing is known while the ledger's server does not answer."""
 
     id: str
     examine: Callable[[Any], Found | None]

@@ -1,7 +1,6 @@
 """What a state says that a doctor wants to know: of nodes and agents, and of what waits in vain.
 
-Invariant: a pod is called never-fitting only where `why` says so as well.
-"""
+Invariant: a pod is called never-fitting only where `why` says so as well."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -39,16 +38,14 @@ STARVING_S: Final = 600
 def came_late(said: Event, revision: int, gone: int) -> bool:
     """Whether this word at `revision` is about a pod of which its writer could not know the end.
 
-    `gone` is the revision at which the pod ended, 0 where it has not.
-    """
+    `gone` is the revision at which the pod ended, 0 where it has not."""
     return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
 
 
 def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
     """Nodes, agents and drivers, as of the state's revision.
 
-    `late` are the revisions of refused events that came late, see `came_late`.
-    """
+    `late` are the revisions of refused events that came late, see `came_late`."""
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     simulated = [node for node in there if node.reported and node.reported.simulated]
     drivers: dict[str, list[str]] = {}

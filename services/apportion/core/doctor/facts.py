@@ -13,14 +13,13 @@ class Skew(Struct, frozen=True):
 class LedgerFacts(Struct, frozen=True, kw_only=True):
     """The ledger's server and its stream, as a client sees them.
 
-    `oldest` says which versions of the server this build needs. `drifted` are the settings
-    of the stream that are not as they must be, in words, and `lost_records` are gone between
-    its first and its last. `lagging` are servers of the cluster that do not hold all of the
-    stream. `skews` are of this machine and of those who wrote last. `missing` are subjects that
-    this user needs and may not use; None where nobody could ask. `sync_always`, and how much of
-    the server's disk the ledger may take, are known only from the server's monitoring port.
-    Ages are in seconds by the server's clock.
-    """
+    `oldest` says which versions of the server this build needs. `drifted` are the settings of the
+    stream that are not as they must be, in words, and `lost_records` are gone between its first and
+    its last. `lagging` are servers of the cluster that do not hold all of the stream. `skews` are
+    of this machine and of those who wrote last. `missing` are subjects that this user needs and may
+    not use; None where nobody could ask. `sync_always`, and how much of the server's disk the
+    ledger may take, are known only from the server's monitoring port. Ages are in seconds by the
+    server's clock."""
 
     user: str
     server: str
@@ -54,8 +53,7 @@ class ArchiveFacts(Struct, frozen=True, kw_only=True):
 class ReceiptFacts(Struct, frozen=True, kw_only=True):
     """Up to which revision the receipts of a folder reach, 0 where there is none, and since when.
 
-    The age of the newest is in seconds by this machine's clock.
-    """
+    The age of the newest is in seconds by this machine's clock."""
 
     folder: str
     last: int = 0
@@ -106,8 +104,7 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     agents said; `without_agent` have GPUs or NPUs by what Kubernetes says, and nobody reports them;
     `without_node` are reported and no node of the cluster. `drivers` are nodes by the version of
     their driver. Of `refused_events`, which changed nothing, `late_events` are words that came
-    while the pod ended; `last_refusal` is the newest of the others.
-    """
+    while the pod ended; `last_refusal` is the newest of the others."""
 
     revision: int
     nodes: int = 0
@@ -130,8 +127,7 @@ class StarvingGang(Struct, frozen=True):
     """A gang that has waited long, with the name of its newest pod.
 
     `needed` is how many pods must start together, 0 where no PodGroup declares it; `present` is how
-    many it has. `overtaken` counts placed pods of no higher priority that were submitted later.
-    """
+    many it has. `overtaken` counts placed pods of no higher priority that were submitted later."""
 
     group: str
     pod: str
@@ -167,8 +163,7 @@ class KubeFacts(Struct, frozen=True, kw_only=True):
 
     `problem` is why it cannot be asked; `denied` is what this user may not do of what the services
     do. `webhook` is empty where none is set up, else `ready` or what is wrong with it; None where
-    this user may not look.
-    """
+    this user may not look."""
 
     url: str
     version: str = ""
@@ -180,8 +175,7 @@ class KubeFacts(Struct, frozen=True, kw_only=True):
 class Facts(Struct, frozen=True, kw_only=True):
     """All that was gathered; what could not be reached is in the two problems. `not_let_in`: the
     gateway's is that it does not let in who asks. `frozen` is a key of `FREEZES`, empty if pods can
-    be placed.
-    """
+    be placed."""
 
     ledger: LedgerFacts | None = None
     ledger_problem: str = ""

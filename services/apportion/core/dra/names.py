@@ -1,8 +1,7 @@
 """What our driver, its class and its devices are called, and what a claim is called in the ledger.
 
 Invariant: a device, and a share of it, has one name for whoever publishes, allocates or prepares
-it, made of nothing but what the ledger has.
-"""
+it, made of nothing but what the ledger has."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ _OTHERS = re.compile("[^a-z0-9]+")
 def container_of(claim: str) -> str:
     """What stands in the ledger for the containers that use a claim, by the claim's uid.
 
-    A colon is in no container's name.
-    """
+    A colon is in no container's name."""
     return f"{_CLAIM}{claim}"
 
 
@@ -59,7 +57,6 @@ def device_of(share: Share, device: Device) -> str:
 def share_id(claim: str, attempt: int, position: int) -> str:
     """What tells a share of a device from others of it: the same whoever asks, as a UUID.
 
-    `position` is that of the share among those of the claim.
-    """
+    `position` is that of the share among those of the claim."""
     digest = hashlib.sha256(f"{claim}/{attempt}/{position}".encode()).hexdigest()
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"

@@ -1,8 +1,7 @@
 """The claims that a pod names, and what it asks for through them.
 
 A claim of a template is made by Kubernetes once the pod is there, and the pod's status says its
-name then. Invariant: a pod asks either for nothing yet, or for all that its claims say.
-"""
+name then. Invariant: a pod asks either for nothing yet, or for all that its claims say."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ _decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 class Named(NamedTuple):
     """One claim of a pod: what the pod calls it, its own name (empty while there is none), and
-    whether it is made of a template.
-    """
+    whether it is made of a template."""
 
     name: str
     claim: str
@@ -140,9 +138,7 @@ class PodClaims:
         `claims` are those of the cluster by `namespace/name`; `taken` says by its uid whether one
         belongs to another pod.
 
-        Raises:
-            ManifestError: it cannot have what it names.
-        """
+        Raises ManifestError: it cannot have what it names."""
         by_name: dict[str, ResourceClaim] = {}
         for i, named in enumerate(self.named):
             claim = claims.get(f"{self.namespace}/{named.claim}") if named.claim else None
@@ -196,8 +192,7 @@ class PodClaims:
         """That a part of a card is for one container at a time.
 
         HAMi-core counts the processes of one container, which do not see those of another; a whole
-        card or an instance holds all of them by itself.
-        """
+        card or an instance holds all of them by itself."""
         uses: Counter[str] = Counter()
         for named, each in zip(self.named, asked, strict=True):
             uses[each.asks[0].container] += self._beside[named.name]

@@ -3,8 +3,7 @@
 A request of our class is a number of devices with an amount of memory and cores of each
 (`capacity.requests`). Of CEL, comparisons of our attributes are understood. Invariants: whatever
 else a claim says that would change a decision is refused by its name, never passed over; two
-allocations of one placement are the same, so it can be seen whether it was written.
-"""
+allocations of one placement are the same, so it can be seen whether it was written."""
 
 from __future__ import annotations
 
@@ -202,9 +201,7 @@ class Wanted(Struct, frozen=True):
 def wanted(claim: ResourceClaim) -> Wanted:
     """What the claim asks for.
 
-    Raises:
-        ManifestError: it asks for what we have not, or do not understand.
-    """
+    Raises ManifestError: it asks for what we have not, or do not understand."""
     devices, at = claim.spec.devices, f"ResourceClaim {claim.key}: spec.devices"
     if devices.constraints:
         raise ManifestError(f"{at}.constraints", devices.constraints, *_later("remove them"))
@@ -332,10 +329,8 @@ def allocation(
 ) -> Json:
     """The claim's allocation on the node; `devices` are the node's by their id.
 
-    Raises:
-        NotOfClaim: these are not the shares of this claim.
-        KeyError: a share is of a device that the node has not.
-    """
+    Raises NotOfClaim: these are not the shares of this claim. Raises KeyError: a share is of a
+    device that the node has not."""
     requests = requests_of(claim)
     if len(requests) != len(shares):
         raise NotOfClaim(

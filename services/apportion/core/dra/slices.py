@@ -4,8 +4,7 @@ A card that several claims may share is one device with consumable capacity
 (`allowMultipleAllocations`); a card in MIG mode is a set of partitions, one for every instance at
 every place, which count its memory slices down (`sharedCounters`). Every device has a taint: it is
 our scheduler that hands them out, and where kube-scheduler minds taints it leaves them alone.
-Invariant: the same devices make the same slices, but for their generation.
-"""
+Invariant: the same devices make the same slices, but for their generation."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ Json = dict[str, Any]
 def pool(node: str, devices: Iterable[DeviceState], known: Known = ()) -> list[Json]:
     """The specs of the slices of a node, without the generation of their pool.
 
-    `known` are the ways in which cards may be cut. A device that is not open is left out.
-    """
+    `known` are the ways in which cards may be cut. A device that is not open is left out."""
     cards = [each.device for each in devices if each.open and each.device.family == FAMILY]
     cards = sorted((each for each in cards if each.mode in PUBLISHED), key=lambda each: each.index)
     cut = [each for each in cards if each.mode == "mig" and _places(each, known)]

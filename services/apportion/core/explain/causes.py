@@ -14,8 +14,7 @@ the pod with nothing there, and only if it was said after the decision, or is so
 The rules that spare pods of lower priority are those of `placement.preemption`. Invariants: they
 are named only for a node where those pods hold what is lacking, and a rule spares some of them, so
 the rule is the reason; of those pods only their number is told, for they may be anyone's, and of a
-queue, whose pods are counted to no other namespace, not even that.
-"""
+queue, whose pods are counted to no other namespace, not even that."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -75,8 +74,7 @@ OFF_OFFER = (
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
     """A refusal in one sentence, which begins with that the pod can never fit where it cannot, or
-    is the limit that never holds it; `short` for one of a list.
-    """
+    is the limit that never holds it; `short` for one of a list."""
     return refusal_causes(explained, short=short).sentence
 
 
@@ -111,15 +109,13 @@ def cause_words(explained: Explained) -> str:
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
     """That the refusal may be another pod's, where nothing else says that it is of a gang: of one
-    that lacks a single pod the event does not. For `shape` see `Explained`.
-    """
+    that lacks a single pod the event does not. For `shape` see `Explained`."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 
 def reason_words(explained: Explained) -> str:
     """The one thing that keeps the pod out, for a headline: a limit or its gang; else the first
-    cause with how many more there are, and the nearest node.
-    """
+    cause with how many more there are, and the nearest node."""
     return joined(reason_parts(explained))
 
 
@@ -157,9 +153,8 @@ def limit_words(explained: Explained) -> str:
 
 
 def waits_for(explained: Explained) -> Hashable:
-    """What tells one cause from another where it is said in short: equal for pods that wait for
-    the same.
-    """
+    """What tells one cause from another where it is said in short: equal for pods that wait for the
+    same."""
     shape, refused = explained.shape, explained.refused
     if isinstance(explained.limit, PodRefused):
         refused = explained.limit
@@ -195,8 +190,7 @@ def refused_answer(
     unbelieved: tuple[str, ...] = (),
 ) -> WhyRefused:
     """A refusal as the read API shows it: every cause, and of cordons whose they are, the nearest
-    misses, and the nodes whose agents are not believed.
-    """
+    misses, and the nodes whose agents are not believed."""
     causes, nearest = refused_rows(state, explained, pod, room)
     if not explained.never:
         causes = tuple(_with_people(state, row, explained, pod, room) for row in causes)
@@ -243,8 +237,7 @@ def _with_people(
     state: State, row: CauseRow, explained: Explained, pod: PodState, room: Room
 ) -> CauseRow:
     """The cause, with who cordoned what it is about, since when and why: of what could hold the
-    pod, the first few.
-    """
+    pod, the first few."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
     names, _ = _liftable(state, row.code, explained, pod, room)
@@ -279,8 +272,7 @@ def _cause_row(
     """The cure names a node or device: that of the nearest miss, or the first that is cordoned and
     could hold the pod.
 
-    `could` is said where something is to end.
-    """
+    `could` is said where something is to end."""
     limited, shape = code in words.LIMIT_CODES, explained.shape
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     command, cure = "", ""
@@ -320,8 +312,7 @@ def _besides(
 
 def _own_words(explained: Explained) -> str:
     """That on some of the nodes it is the gang itself that would hold the devices; empty where it
-    is not, or causes differ, so that nobody knows on which.
-    """
+    is not, or causes differ, so that nobody knows on which."""
     if not explained.own or len(words.FREED & explained.refused.reasons.keys()) != 1:
         return ""
     return f" (on {explained.own:,} of these by other pods of its gang)"
@@ -332,8 +323,7 @@ def _uncordoned(
 ) -> tuple[str, str]:
     """The cure for a cordon, as a command and what follows it: of what is cordoned now and could
     hold the pod the nearest, or else the first by name; if it can, of what would then take it at
-    once.
-    """
+    once."""
     names, besides = liftable
     if not names:
         if next(_cordoned(state, code), None) is not None:
@@ -350,8 +340,7 @@ def _liftable(
 ) -> tuple[list[str], str]:
     """What is cordoned and could hold the pod, by name, and what would have to be besides; where to
     lift one cordon is enough for some of them, these alone. Of whom nobody knows what they want,
-    all that is cordoned.
-    """
+    all that is cordoned."""
     shape = explained.shape
     if shape is None:
         there = islice(_cordoned(state, code), NODES_WEIGHED)
@@ -405,8 +394,7 @@ def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
     """Who holds what the node has too little of: of its devices that would do, or of the one that
-    is short.
-    """
+    is short."""
     if miss.code not in words.FREED:
         return []
     alone = shape is not None and miss.device and sum(ask.count for ask in shape.asks) == 1
@@ -470,8 +458,7 @@ _MODES: Final[Callable[[Device], str]] = lambda device: device.mode  # noqa: E73
 
 def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, str] | None:
     """What is wanted and what the node has, where its cause is of kinds and not of amounts; of a
-    gang the cause may be that of a pod which has ended since, whose wishes this one has not.
-    """
+    gang the cause may be that of a pod which has ended since, whose wishes this one has not."""
     if code is _C.TYPE_MISMATCH and words.types(shape):
         return words.types(shape), " or ".join(_there([node], shape, _MODELS))
     if code is _C.MODE_MISMATCH and words.modes(shape):
@@ -489,8 +476,7 @@ def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, s
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
     """What the fleet has instead, as in `; this fleet has T4; did you mean T4?`; empty for other
-    causes.
-    """
+    causes."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, _MODELS)
@@ -553,8 +539,7 @@ _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_G
 
 def with_taken(refused: WhyRefused, state: State, pod: PodState, room: Room) -> WhyRefused:
     """The refusal with what no longer takes the pod and did when it was refused; of many cordons
-    the first few.
-    """
+    the first few."""
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
     out = tuple(
@@ -594,8 +579,7 @@ def spared_words(
 ) -> str:
     """Which pods the rules spare, in a sentence; empty where they spare none.
 
-    With `nodes`, it looks at these alone, and at no limit: for a caller that has little time.
-    """
+    With `nodes`, it looks at these alone, and at no limit: for a caller that has little time."""
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
     if Explained(pod.refusal, never=False).of_limits:

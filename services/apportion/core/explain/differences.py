@@ -3,8 +3,7 @@
 A picture holds what of a state can differ, of all of it or of a part; taking one costs a look at
 each thing of it, and words are made for what differs alone. Invariants: two pictures of equal
 states have no difference, and a difference between pictures is one between the states; an event
-makes no difference outside of what `touched` names.
-"""
+makes no difference outside of what `touched` names."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import groupby
@@ -79,8 +78,7 @@ class Picture(NamedTuple):
     """What of a state can differ from another one.
 
     `cards` counts the devices of each node, and `owners` names the node of each device. `waiting`
-    are the pods without a place, by uid, with their names.
-    """
+    are the pods without a place, by uid, with their names."""
 
     revision: int
     placements: dict[str, Held]
@@ -102,8 +100,7 @@ class Picture(NamedTuple):
 
 class Part(NamedTuple):
     """These things of a state: pods by uid, nodes by name, devices by id, limits by what people
-    call them; and its settings.
-    """
+    call them; and its settings."""
 
     pods: Collection[str] = ()
     nodes: Collection[str] = ()
@@ -113,8 +110,7 @@ class Part(NamedTuple):
 
 class Difference(NamedTuple):
     """One thing, what of it changed, and what that was and is; `key` is a uid for a pod, that of
-    the newer one where two had the name, and `left` then that of the other.
-    """
+    the newer one where two had the name, and `left` then that of the other."""
 
     key: str
     name: str
@@ -163,8 +159,7 @@ def touched(state: State, data: Any) -> Part | None:
 def placements(before: Picture, after: Picture) -> Iterator[Difference]:
     """Pods that hold something else, or hold it elsewhere, by name.
 
-    A pod that was submitted anew under its name, as one that was drained is, has moved.
-    """
+    A pod that was submitted anew under its name, as one that was drained is, has moved."""
     pairs: dict[str, tuple[list[str], list[str]]] = {}
     for uid in before.placements | after.placements:
         was, now = before.placements.get(uid), after.placements.get(uid)
@@ -255,8 +250,7 @@ def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
     """Not of who has a place now, which is a row of placements, nor of who waits on under its name,
-    as one that was submitted anew.
-    """
+    as one that was submitted anew."""
     waited, waits = set(before.waiting.values()), set(after.waiting.values())
     placed = {held.name for held in after.placements.values()}
     for each in waiting(before, after):

@@ -3,8 +3,7 @@
 A refusal counts what is free; of two nodes that lack the same, one may be too small for the pod
 whatever ends there. Advice must not point at that one. Where all are, the nearest is the one that
 lacks the least of what it has in all. Invariant: a node could hold a pod only if it fits there with
-nothing on it.
-"""
+nothing on it."""
 
 from __future__ import annotations
 
@@ -117,8 +116,7 @@ class Room:
 
     def fits_on_offer(self, shape: Shape, node: NodeState) -> bool:
         """Whether the node would take such a pod as full as it is, once cordons were lifted and its
-        devices well.
-        """
+        devices well."""
         return self.holds(shape, node) and self.miss(shape, node, on_offer) is None
 
     def fits_uncordoned(
@@ -142,8 +140,7 @@ class Room:
 
     def once(self, key: tuple[str, bytes], work: Callable[[], T]) -> T:
         """What `work` comes to, which is done once for a key: whoever explains many pods asks alike
-        of those that want the same.
-        """
+        of those that want the same."""
         if key not in self._done:
             self._done[key] = work()
         found: T = self._done[key]
@@ -186,8 +183,7 @@ class Room:
         """What a node lacks that could hold the pod, with how near that is, measured as in the
         events: the last filter first, then the least shortage.
 
-        None where nothing that a node or a device has free keeps the pod out.
-        """
+        None where nothing that a node or a device has free keeps the pod out."""
         rules = rules_of(self._state, shape)
         verdict = feasibility(shape, node, occupancy, rules, large_enough=True)
         return (verdict.order, _near(node, verdict)) if verdict is not None else None
@@ -200,8 +196,7 @@ def host_holds(shape: Shape, node: NodeState) -> bool:
 
 def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
     """No more such pods than this the node could hold with nothing on it; it may be fewer, for each
-    ask is looked at by itself.
-    """
+    ask is looked at by itself."""
     if not host_holds(shape, node):
         return 0
     needs, host = shape.node, node.host

@@ -7,8 +7,7 @@ else in it; `lab.fitting`, which tries an empty fleet with the engine, says it t
 
 A gang is refused by the first of its pods that finds no place, after the others took theirs; so the
 refusal counts nodes as held that are as empty as they look. Invariant: a node is called the gang's
-own only if it would take such a pod now, and all pods of the gang are alike.
-"""
+own only if it would take such a pod now, and all pods of the gang are alike."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ Alike = tuple[bytes, int, tuple[tuple[RefusalCode, int], ...], tuple[NearMiss, .
 
 class TooFewPlaces(NamedTuple):
     """A gang for which the whole fleet has too few places with nothing there, and `none` for these
-    of its pods, where it has some for others.
-    """
+    of its pods, where it has some for others."""
 
     needed: int
     places: int
@@ -48,11 +46,9 @@ class Explained(NamedTuple):
     """A refusal whose nearest nodes could hold the pod; `never`: none could, whatever ends.
 
     `limit` is the limit that could never hold it, whatever else ends, in amounts or as the refusal
-    has it; no node is at fault.
-    `own` counts the nodes that others of its gang would take, which the refusal counts as held.
-    `shape` is what was asked for and refused; None where nobody knows, for it is of a gang whose
-    pods differ, and may be another one's.
-    """
+    has it; no node is at fault. `own` counts the nodes that others of its gang would take, which
+    the refusal counts as held. `shape` is what was asked for and refused; None where nobody knows,
+    for it is of a gang whose pods differ, and may be another one's."""
 
     refused: PodRefused
     never: bool
@@ -71,8 +67,7 @@ class Explained(NamedTuple):
 class Explainer:
     """Explains the refusals of a state, of as many pods as ask; good for that state as it is.
 
-    What pods have in common is found once, and `room` is of the same state.
-    """
+    What pods have in common is found once, and `room` is of the same state."""
 
     def __init__(self, state: State) -> None:
         self.room = Room(state)
@@ -87,16 +82,14 @@ class Explainer:
 
         Where a volume is what keeps it out, the nodes stay as they are; where a gang is, those that
         the others of it would take are left out; where a queue or quota is, none is near, for what
-        a node lacks is not why. `brief`: for a list, those of the event that could hold it will
-        do; of many sorts of pods, these alone are looked at.
-        """
+        a node lacks is not why. `brief`: for a list, those of the event that could hold it will do;
+        of many sorts of pods, these alone are looked at."""
         found = self._found(pod, refused, brief=brief)
         return found._replace(shape=self.wishes(pod))
 
     def wishes(self, pod: PodState) -> Shape | None:
         """What a refusal of the pod is about; None where it may be about another pod of its gang,
-        which wants something else.
-        """
+        which wants something else."""
         return pod.submitted.shape if of_one_sort(self.room, self._state, pod) else None
 
     def _found(self, pod: PodState, refused: PodRefused, *, brief: bool) -> Explained:
@@ -153,8 +146,7 @@ class Explainer:
 
     def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
         """The nodes that the pod may use and whose agents are not believed: what devices they have
-        is not known, or was known before something was refused of them.
-        """
+        is not known, or was known before something was refused of them."""
         if refused.gang or refused.queue or refused.quota or refused.volume:
             return ()
         if self._unbelieved is None:
@@ -175,8 +167,7 @@ def never_together(
     room: Room, state: State, pod: PodState, found: GangShortage
 ) -> TooFewPlaces | None:
     """That the whole fleet has too few places for the gang, and for which of its pods none; None
-    where it may have enough, whose pods are of several sorts or of very many.
-    """
+    where it may have enough, whose pods are of several sorts or of very many."""
     if found.present < found.needed or not any(each.present for each in state.nodes.values()):
         return None
     group = pod.submitted.group
@@ -206,8 +197,7 @@ def beside_own(
     room: Room, state: State, pod: PodState, refused: PodRefused
 ) -> tuple[PodRefused, int]:
     """The refusal with the nearest of those nodes that others of the gang would not take, and how
-    many these are; first the node whose cordon alone keeps the gang out.
-    """
+    many these are; first the node whose cordon alone keeps the gang out."""
     found, shape = refused.gang, pod.submitted.shape
     if found is None or found.present < found.needed or shape.pods != PodConstraints():
         return refused, 0
@@ -229,8 +219,7 @@ def _places(
     room: Room, state: State, pod: PodState, refused: PodRefused, found: GangShortage
 ) -> tuple[set[str], str]:
     """The nodes that the others of the gang would take, and the node whose cordon alone keeps all
-    of it out; none where that is not so.
-    """
+    of it out; none where that is not so."""
     shape, nodes = pod.submitted.shape, state.nodes.values()
     own = {each.name for each in nodes if room.holds(shape, each) and not room.miss(shape, each)}
     if len(own) > found.fitting:
@@ -245,8 +234,7 @@ def _places(
 
 def of_one_sort(room: Room, state: State, pod: PodState) -> bool:
     """Whether all pods of its gang that wait want the same, or it has none: else nobody knows which
-    of them was refused.
-    """
+    of them was refused."""
     if not pod.submitted.group:
         return True
     group = state.groups.get(pod.submitted.group)

@@ -4,8 +4,7 @@ A row stands alone: it says all that a picture shows of its node, so whoever hol
 a newer one in its place. Rows are arrays, in the order of the fields below; a card is two numbers
 and a share three, because there are 80,000 cards and as many shares.
 
-Invariant: a row depends on its node alone, so it changes only when the fold touches that node.
-"""
+Invariant: a row depends on its node alone, so it changes only when the fold touches that node."""
 
 from collections.abc import Iterable
 from enum import IntFlag
@@ -41,8 +40,7 @@ class PackedPod(Struct, frozen=True, array_like=True):
     """A pod that holds devices of the node.
 
     `shares` are triples, one behind the other: which card (its place in the row), MiB, cores.
-    `gang` is its `namespace/name`, where the pod is of one.
-    """
+    `gang` is its `namespace/name`, where the pod is of one."""
 
     namespace: Namespace
     name: OrEmpty[str]
@@ -58,8 +56,7 @@ class PackedNode(Struct, frozen=True, array_like=True):
     other: index, place in `models`, `CardState`. By the place of the card, `notes` say why it
     failed and `cordons` who took it off offer, for a card may be both; `cordon` is that of the
     whole node. `hardware` has the cards of a node whose pool no label names: how many, place in
-    `models`, and the mode unless it is hami-core.
-    """
+    `models`, and the mode unless it is hami-core."""
 
     node: Everyone[str]
     pool: Everyone[str]
@@ -76,8 +73,7 @@ class PackedNode(Struct, frozen=True, array_like=True):
 class PackedUse(Struct, frozen=True, array_like=True):
     """How busy the shares of a node are: `namespace/name`, index of the card, and a part of 1.
 
-    Nothing in it: nobody tells any more.
-    """
+    Nothing in it: nobody tells any more."""
 
     node: Everyone[str]
     shares: Everyone[tuple[tuple[str, int, float], ...]]
@@ -89,8 +85,7 @@ class FleetAnswer(Answer, frozen=True):
     `whole` says which: a whole answer takes the place of everything that was known. `gone` are
     nodes that left. `nodes` are `PackedNode` and `used` are `PackedUse`, encoded already. `heard`
     is how far samples of use were heard, by the counting of this gateway's life; 0 in the past, of
-    which no samples are kept.
-    """
+    which no samples are kept."""
 
     revision: Everyone[int]
     whole: Everyone[bool]

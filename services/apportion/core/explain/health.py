@@ -2,8 +2,7 @@
 wherever he looks.
 
 A device that fails takes nothing from the pods on it: they hold their shares until they end.
-Invariant: a device is told of as long as nothing new may go there for its health, and no longer.
-"""
+Invariant: a device is told of as long as nothing new may go there for its health, and no longer."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -61,8 +60,7 @@ def failure(device: DeviceState) -> FailedDevice | None:
 
 def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> str:
     """What a person can do about these failed devices, and what an unready node means, as sentences
-    behind another one; empty if nothing.
-    """
+    behind another one; empty if nothing."""
     there = next((each.device for each in failed if each.reason != GONE), "")
     said = f". {moving(device_words(there))}" if there else ""
     if not unready:

@@ -5,8 +5,7 @@ Amounts are in the units of the event that set the limit: CPU in thousandths, me
 held is counted as the scheduler counts it, of the pods of what is answered alone. Invariants: of
 what is not limited only the devices of queues are counted, so that a cluster without queues and
 quotas costs nothing here; what is said of a limit is found once for all whom it keeps out, however
-many they are.
-"""
+many they are."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,8 +49,7 @@ class BeyondLimit(NamedTuple):
 
 def holders(room: Room, state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
     """Who holds what the limit of this refusal counts, the most first; of cards of a model, which
-    are counted otherwise, and of a limit of no device, who has a place within it.
-    """
+    are counted otherwise, and of a limit of no device, who has a place within it."""
     key = f"holders of {limit_of(state, pod, refused)}"
     return room.once((key, b""), lambda: _holders(state, pod, refused))
 
@@ -68,8 +66,7 @@ def never_within(
     room: Room, state: State, pod: PodState, refused: PodRefused
 ) -> BeyondLimit | None:
     """The limit of this refusal if it could never hold the pod, or its gang, with nobody else in
-    it; None where it could, or that depends on the devices that are chosen beyond their models.
-    """
+    it; None where it could, or that depends on the devices that are chosen beyond their models."""
     submitted = pod.submitted
     group = state.groups.get(submitted.group)
     together = group is not None and group.observed is not None and group.together
@@ -82,8 +79,7 @@ def never_within(
 def of_its_card(room: Room, state: State, pod: PodState, refused: PodRefused) -> PodRefused:
     """The refusal by the card of the quota that its queue has too little left of, where the engine
     came last to a card that the quota does not have; as it is where several cards would do, or
-    enough is left.
-    """
+    enough is left."""
     about = f"card of {limit_of(state, pod, refused)} {refused.gang} {pod.submitted.group}"
     found = room.once((about, pod.shape_key), lambda: _of_its_card(state, pod, refused).queue)
     return structs.replace(refused, queue=found)
@@ -123,8 +119,7 @@ def _cards_allowed(
     state: State, queue: QueueObserved, pods: Iterable[PodState]
 ) -> tuple[list[str], int]:
     """The cards of the quota that would do for some of the pods, and how many shares it allows of
-    them together, at most: parts of a card are counted with its model here.
-    """
+    them together, at most: parts of a card are counted with its model here."""
     models = _models_for(state, {each.shape_key: each.submitted.shape for each in pods}.values())
     cards = [
         card
@@ -136,8 +131,7 @@ def _cards_allowed(
 
 def _models_for(state: State, shapes: Iterable[Shape]) -> set[str]:
     """The models of the devices of this fleet that are of the kind that one of the shapes wants,
-    whichever of them it names.
-    """
+    whichever of them it names."""
     sorts: dict[tuple[str, str, str], Device] = {}
     for node in state.nodes.values():
         for held in node.devices:

@@ -1,7 +1,6 @@
 """What a pod would ask for otherwise by a manifest than by the one that it was submitted with.
 
-Invariant: two pods that ask for the same have no difference, whatever they are called.
-"""
+Invariant: two pods that ask for the same have no difference, whatever they are called."""
 
 from collections.abc import Iterator
 from typing import Any, Final

@@ -1,8 +1,7 @@
 """For what a pod waits at which no scheduler looks: a gate, another scheduler's choice, its gang.
 
 No node is at fault, and nothing was refused, so no event says it. Invariant: it is said of pods
-without a refusal alone, and empty where a decision is all that is lacking.
-"""
+without a refusal alone, and empty where a decision is all that is lacking."""
 
 from collections.abc import Sequence
 

@@ -2,8 +2,7 @@
 
 It works on the structs of answers, field by field as `answers.visibility` marks them, and then
 makes the sentences from what is left. Invariant: a field without a mark is hidden from other
-namespaces.
-"""
+namespaces."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -271,8 +270,7 @@ def event_namespaces(data: Any) -> set[str]:
 def event_redacted(data: Any, sees: Sees) -> Any:
     """The decoded JSON of an event's data, which is of a namespace that the reader sees.
 
-    Parts of other namespaces are left out, and names of others are blanked.
-    """
+    Parts of other namespaces are left out, and names of others are blanked."""
     if isinstance(data, str):
         return _blanked(data, sees)
     if isinstance(data, Mapping):
@@ -295,8 +293,7 @@ def namespaces_of(data: Struct, of_pod: Callable[[str], str]) -> tuple[str, ...]
     """The namespaces that an event is about, in order; none for what is about the cluster.
 
     `of_pod` says the namespace of the pod of a uid, or `UNKNOWN`, which whoever is not told of
-    everything does not see.
-    """
+    everything does not see."""
     if isinstance(data, _OF_THE_CLUSTER):
         return ()
     return tuple(sorted(set(_named(data, of_pod)))) or (UNKNOWN,)

@@ -1,8 +1,7 @@
 """The state, put into answers: one function for each struct of `answers.reads`.
 
 Invariant: reading never changes the state, and what is read is of one revision, because nothing in
-here waits.
-"""
+here waits."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -254,8 +253,7 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
 
 def _slots_free(state: DeviceState) -> int:
     """How many shares more it takes at most; of a card in MIG mode how many instances its slices
-    have room for, or one that a single instance fills would look free.
-    """
+    have room for, or one that a single instance fills would look free."""
     device = state.device
     if device.mode != "mig":
         return state.slots_free
@@ -268,8 +266,7 @@ def _slots_free(state: DeviceState) -> int:
 
 def gang_answer(state: State, name: str, group: GroupState) -> GangAnswer:
     """One gang as the read API shows it, with how many of it have a place, and where one is that
-    cannot be relied on.
-    """
+    cannot be relied on."""
     phases = Counter(pod.phase.value for pod in group.pods.values())
     nodes = Counter(pod.placement.node for pod in group.pods.values() if pod.placement)
     return GangAnswer(

@@ -6,8 +6,7 @@ namespace, of wishes for nodes that no node meets. Pods with other CPU requests 
 the same line as long as it is devices that they lack; what differs shows in the `why` of each.
 
 Invariant: every pending pod without gates stands in exactly one line, and its position counts all
-pods before it, of every line: priority first, then the revision of its submission.
-"""
+pods before it, of every line: priority first, then the revision of its submission."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -124,8 +123,7 @@ def devices_wanted(pod: PodState) -> int:
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
     """What other than devices keeps a pod out, as far as it tells lines apart: a refusal that may
-    be about another pod of its gang is none of whoever wants the same.
-    """
+    be about another pod of its gang is none of whoever wants the same."""
     refused = pod.refusal
     if refused is None:
         return ()

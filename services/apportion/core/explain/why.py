@@ -2,8 +2,7 @@
 
 Everything comes from the events that the scheduler wrote when it decided, and from the state as of
 the revision: which nodes could hold the pod if nothing ran there (`empty_capacity`). Nothing is
-guessed afterwards, so the answer next week is the answer of today.
-"""
+guessed afterwards, so the answer next week is the answer of today."""
 
 from msgspec import structs
 
@@ -53,8 +52,7 @@ def why(
     """The whole explanation of one live pod, as of the state's revision.
 
     `failed` are the devices that it holds and that have failed, for whoever knows since when;
-    `explainer` is that of this state, for whoever asks for many pods.
-    """
+    `explainer` is that of this state, for whoever asks for many pods."""
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = None
@@ -115,8 +113,7 @@ def why_rejected(state: State, rejected: PodRejected) -> Why:
 def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, ...]) -> Why:
     """Why a pod was where it was: `before` is as of just before the event of its end, `step`.
 
-    `failed` are devices that it held and that have failed since it got them.
-    """
+    `failed` are devices that it held and that have failed since it got them."""
     end = PodEnd(
         revision=step.revision,
         time=step.time,
@@ -164,9 +161,8 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     """A refusal for whoever hears of it as it happens, from the nodes that its event names alone.
 
     A near node that could not hold the pod if nothing ran there gives way to one that could; of
-    none such it is said. That no node of the fleet ever could is for `why`, which looks at all.
-    It ends with the pods of lower priority there that were not evicted, and the rule.
-    """
+    none such it is said. That no node of the fleet ever could is for `why`, which looks at all. It
+    ends with the pods of lower priority there that were not evicted, and the rule."""
     room, shape = Room(state), pod.submitted.shape
     if not of_one_sort(room, state, pod):
         return whose(refused, None) + words.event(refused)
@@ -213,8 +209,7 @@ def choice_words(state: State, pod: PodState, placement: Placement, score: Score
     by bestfit: to where the least is left over`.
 
     It goes by the policy under which the pod was placed. Empty where that has changed since,
-    another scheduler chose, or the pod has an order of its own that no word here is for.
-    """
+    another scheduler chose, or the pod has an order of its own that no word here is for."""
     submitted = pod.submitted
     elsewhere = submitted.chooser or not placement.rationale or not placement.shares
     if elsewhere or submitted.shape.device_weights is not None:

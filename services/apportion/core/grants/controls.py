@@ -4,8 +4,7 @@ They are in the container's own environment (HAMi, docs of HAMi-core), and the w
 into the ledger, because what the agent adds by CDI wins over them. (The kubelet puts a container's
 `env` behind what a plugin answered to Allocate, and runtimes let the last one win; CDI comes after
 both, and the image's own environment before both.) Invariant: none of them gives a container more
-memory or more of a card than its share, unless the operator lets its namespace do so.
-"""
+memory or more of a card than its share, unless the operator lets its namespace do so."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -8,8 +8,7 @@ sets only while it holds the container, and the time of its last kernel.
 Devices and priority are the ledger's, never the region's: its container may write anything there.
 By lying about use a container can only have itself and its neighbours held to their own compute.
 Invariant: a container of the first priority never waits, and one waits only for its own namespace
-or for a namespace to which the node's operator gives precedence.
-"""
+or for a namespace to which the node's operator gives precedence."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -23,8 +22,7 @@ ANY = "*"
 class Contender(NamedTuple):
     """One container: its region, and by the ledger its namespace, devices and priority.
 
-    Priority 0 goes before 1.
-    """
+    Priority 0 goes before 1."""
 
     region: Region
     namespace: str
@@ -43,8 +41,7 @@ def advise(
     A container uses its devices if it launched a kernel in the last `recent_s` seconds before
     `now_s`, in seconds since 1970. It waits while one that goes before it uses a device of its own,
     and is held to its compute where another one does. `first` are the namespaces whose containers
-    of priority 0 go before those of other namespaces.
-    """
+    of priority 0 go before those of other namespaces."""
     using: dict[str, list[Contender]] = {}
     for each in contenders:
         each.region.count_down()

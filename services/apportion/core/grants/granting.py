@@ -1,6 +1,5 @@
 """What grants which share, the one place where a new mode is entered; and the modes that need only
-an environment and mounts. HAMi-core and MIG have modules of their own.
-"""
+an environment and mounts. HAMi-core and MIG have modules of their own."""
 
 from collections.abc import Callable
 from typing import Final
@@ -28,9 +27,8 @@ PIPES = "/tmp/nvidia-mps"  # noqa: S108 - the path where CUDA looks for its daem
 def _grant_mps(held: Held, node: Node) -> Grant:
     """The daemon's pipes, and the container's part of memory and threads.
 
-    Raises:
-        GrantRefused: it holds several cards: a process speaks to one daemon, that of one card.
-    """
+    Raises GrantRefused: it holds several cards: a process speaks to one daemon, that of one
+    card."""
     if len(held.parts) > 1:
         raise GrantRefused(
             f"container {held.container!r} of pod {held.pod} holds {len(held.parts)} cards under "
@@ -58,9 +56,7 @@ def _grant_mps(held: Held, node: Node) -> Grant:
 def _grant_npus(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
     """The NPUs by index, and the template.
 
-    Raises:
-        GrantRefused: a template together with a second NPU.
-    """
+    Raises GrantRefused: a template together with a second NPU."""
     env = {"ASCEND_VISIBLE_DEVICES": ",".join(str(part.device.index) for part in held.parts)}
     templates = [part.share.template for part in held.parts if part.share.template]
     if templates and len(held.parts) > 1:
@@ -90,9 +86,8 @@ _PRELOAD: Final = "ld.so.preload"
 def _grant_npus_softly(held: Held, node: Node) -> Grant:
     """The NPUs by index and the part of them: MiB, and percent where cores were asked for.
 
-    The library knows one part for all NPUs of a container, and one folder's file to meet others
-    in: the plugin gives both of the first, and so do we.
-    """
+    The library knows one part for all NPUs of a container, and one folder's file to meet others in:
+    the plugin gives both of the first, and so do we."""
     first = held.parts[0]
     env = {
         "ASCEND_VISIBLE_DEVICES": ",".join(str(part.device.index) for part in held.parts),
@@ -131,9 +126,7 @@ NPU_MODES: dict[Mode, Granting] = {
 def grant(held: Held, node: Node) -> Grant:
     """What the container gets.
 
-    Raises:
-        GrantRefused: the node cannot give it, or its devices are shared in different ways.
-    """
+    Raises GrantRefused: the node cannot give it, or its devices are shared in different ways."""
     modes = {part.device.mode for part in held.parts}
     if len(modes) > 1:
         raise GrantRefused(

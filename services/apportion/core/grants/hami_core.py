@@ -3,8 +3,7 @@
 Names and values are those of HAMi's and Volcano's device plugins, which HAMi-core reads
 (`CUDA_DEVICE_MEMORY_LIMIT_<i>` and the rest), so images made for them run unchanged. What they do
 not do: the region exists before the container does, so a process with an emptied environment is
-held as well, and the limit can be changed while it runs.
-"""
+held as well, and the limit can be changed while it runs."""
 
 from typing import Final
 

@@ -2,8 +2,7 @@
 
 What it gets are the `containerEdits` of a CDI device, as far as we need them, whichever front door
 asked for it, and what has to be made before it may start. Invariant: no two edits contradict each
-other, so the order in which a runtime applies them does not matter.
-"""
+other, so the order in which a runtime applies them does not matter."""
 
 from collections.abc import Iterable, Mapping
 
@@ -34,8 +33,7 @@ class Edits(Struct, frozen=True):
     """Environment by name, mounts and device nodes.
 
     `cards` are those whose own CDI specification, by the vendor, comes with it: the device nodes
-    and libraries without which nothing runs there.
-    """
+    and libraries without which nothing runs there."""
 
     env: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
@@ -47,8 +45,7 @@ class RegionPlan(Struct, frozen=True):
     """The limits that HAMi-core finds in its region before the container's first process does.
 
     One entry per device, in the container's order: its id, the memory in bytes and the percent of
-    its compute (0 and 100: as much as there is). `priority` 0 goes before 1.
-    """
+    its compute (0 and 100: as much as there is). `priority` 0 goes before 1."""
 
     path: str
     devices: tuple[str, ...]
@@ -60,8 +57,7 @@ class RegionPlan(Struct, frozen=True):
 class Grant(Struct, frozen=True):
     """What one container gets. `daemons` are the cards whose MPS daemon has to run for it.
 
-    `folders` have to be there, and be its processes' to write in, whoever they run as.
-    """
+    `folders` have to be there, and be its processes' to write in, whoever they run as."""
 
     edits: Edits
     region: RegionPlan | None = None
@@ -92,8 +88,7 @@ class Held(Struct, frozen=True):
     """All that one container holds, in the order in which it sees its devices.
 
     `controls` are the variables of the container's own environment that say how it is to be held
-    (`controls`); `may_be_unheld`: they may say that it is not held at all.
-    """
+    (`controls`); `may_be_unheld`: they may say that it is not held at all."""
 
     pod: str
     container: str
@@ -123,9 +118,7 @@ class Held(Struct, frozen=True):
         Devices come by their index, as NVML and CUDA (`CUDA_DEVICE_ORDER=PCI_BUS_ID`) count them:
         HAMi-core numbers its limits in this order.
 
-        Raises:
-            GrantRefused: it holds nothing here, or a device that this node does not have.
-        """
+        Raises GrantRefused: it holds nothing here, or a device that this node does not have."""
         own = [share for share in shares if share.container == container]
         if not own:
             raise GrantRefused(f"container {container!r} of pod {pod} holds no share here")
@@ -149,10 +142,8 @@ class Node(Struct, frozen=True):
     `library` is HAMi-core's `libvgpu.so` and `preload` the file that becomes `/etc/ld.so.preload`;
     both empty where the node has none: then nothing holds a container to its share but itself.
     `shares` has a folder of each container, and `mps` has a folder of each card's MPS daemon.
-    `log_level` is HAMi-core's own, 0 to 4.
-    `npu_library` is the folder of HAMi's library for NPUs, and `npus` the one in which containers
-    on one NPU meet.
-    """
+    `log_level` is HAMi-core's own, 0 to 4. `npu_library` is the folder of HAMi's library for NPUs,
+    and `npus` the one in which containers on one NPU meet."""
 
     shares: str = "/var/lib/apportion/shares"
     library: str = ""

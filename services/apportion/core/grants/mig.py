@@ -7,9 +7,7 @@ from apportion_schemas import MigInstance
 def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
     """The instances by their ids.
 
-    Raises:
-        GrantRefused: an instance was not made.
-    """
+    Raises GrantRefused: an instance was not made."""
     made = []
     for part in held.parts:
         if part.instance is None:

@@ -2,8 +2,7 @@
 
 Nothing can be mounted for it and no card be hidden from it: paths are those of the node, the
 library comes by `LD_PRELOAD`, and CUDA is told which cards it may see. Invariant: HAMi-core counts
-cards as CUDA does, so that every limit of memory is that of its own card.
-"""
+cards as CUDA does, so that every limit of memory is that of its own card."""
 
 from __future__ import annotations
 
@@ -27,10 +26,8 @@ _NONE: Final = "-1"
 def on_host(made: Grant) -> Grant:
     """The same share for a process beside its agent.
 
-    Raises:
-        GrantRefused: a share of this kind is for containers alone, or the library's path cannot
-            stand in `LD_PRELOAD`.
-    """
+    Raises GrantRefused: a share of this kind is for containers alone, or the library's path cannot
+    stand in `LD_PRELOAD`."""
     if _VISIBLE not in made.edits.env:
         raise GrantRefused(
             "a vNPU is given to containers alone: start the command by `podman run` or `docker run`"
@@ -62,8 +59,7 @@ def on_host(made: Grant) -> Grant:
 def unheld(edits: Edits, devices: Mapping[str, Device]) -> str:
     """What of the share nothing holds the process to, for its user to know; empty if all is held.
 
-    `edits` are those of a container, or of `on_host`; `devices` are the node's.
-    """
+    `edits` are those of a container, or of `on_host`; `devices` are the node's."""
     if _REGION not in edits.env:
         return ""
     if PRELOAD not in edits.env and not _preloads(edits):

@@ -5,8 +5,7 @@ A region that is there before the container's first process wins over its enviro
 that is written into it holds from the next allocation on. Its limits of compute hold for processes
 that start later: HAMi-core copies them at `cuInit`. Invariant: nothing here trusts the other side:
 a region is as long as its version says and its numbers are clipped, for any process of the
-container may write what it likes.
-"""
+container may write what it likes."""
 
 import struct
 from collections.abc import Iterator
@@ -70,9 +69,8 @@ class RegionInvalid(ValueError):
 
 
 class Process(Struct, frozen=True):
-    """One process of the container: its id inside, on the node (0: not known), bytes and percent
-    of each device, and of its bytes those of contexts, of modules and of data.
-    """
+    """One process of the container: its id inside, on the node (0: not known), bytes and percent of
+    each device, and of its bytes those of contexts, of modules and of data."""
 
     slot: int
     pid: int
@@ -85,9 +83,7 @@ class Process(Struct, frozen=True):
 def made(plan: RegionPlan) -> bytes:
     """A new region of version 1.2 with these limits and without a process.
 
-    Raises:
-        RegionInvalid: it has more devices than a region has room for.
-    """
+    Raises RegionInvalid: it has more devices than a region has room for."""
     if len(plan.devices) > DEVICES_MAX:
         raise RegionInvalid(
             f"a container with {len(plan.devices)} devices; HAMi-core's region has room for "
@@ -112,8 +108,7 @@ def made(plan: RegionPlan) -> bytes:
 def _cores_of(plan: RegionPlan) -> list[int]:
     """The limit of compute of each position: HAMi-core reads the first for all.
 
-    At 0 and at 100 it never looks whether its processes have to wait for a higher priority.
-    """
+    At 0 and at 100 it never looks whether its processes have to wait for a higher priority."""
     percents = [
         plan.cores[min(position, len(plan.cores) - 1)] if plan.cores else 0
         for position in range(DEVICES_MAX)
@@ -128,9 +123,8 @@ class Region:
     def __init__(self, stored: Stored) -> None:
         """Look at its head.
 
-        Raises:
-            RegionInvalid: it is too short, not initialised, or of a version that we do not know.
-        """
+        Raises RegionInvalid: it is too short, not initialised, or of a version that we do not
+        know."""
         size, head = len(stored), stored.read(0, _HEAD.size)
         if len(head) < _HEAD.size:
             raise RegionInvalid(f"{size} bytes are no usage region of HAMi-core")
@@ -221,8 +215,7 @@ class Region:
     def raised(self, plan: RegionPlan) -> Iterator[tuple[int, int, int]]:
         """The positions at which it allows more than the plan, each with its memory and cores.
 
-        HAMi-core takes a limit of 0 for none.
-        """
+        HAMi-core takes a limit of 0 for none."""
         for position, wanted in enumerate(zip(plan.memory, _cores_of(plan), strict=False)):
             memory = min(self._u64(_MEMORY + 8 * position), BYTES_MAX)
             cores = min(self._u64(_CORES + 8 * position), _WHOLE)
@@ -232,8 +225,7 @@ class Region:
     def forget_processes(self) -> None:
         """Clear the slots of all processes, none of which is there any more.
 
-        HAMi-core takes a process for alive whose id another one has by now.
-        """
+        HAMi-core takes a process for alive whose id another one has by now."""
         for slot in range(min(max(self._i32(_TAIL), 0), PROCESSES_MAX)):
             start = self._shift + _PROCESSES + slot * _PROCESS_BYTES
             self._stored.write(start, bytes(_PROCESS_BYTES))

@@ -2,8 +2,7 @@
 
 Invariants: a role comes of the account alone, the nodes of an agent of its pod's node alone, and
 the name is that of the pod, so that no replica speaks as another. What is asked for beyond is
-refused with the reason.
-"""
+refused with the reason."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
 
     A pod's name is its own within its namespace alone. So those of other namespaces have that
     before theirs, and a `_`, which no name in Kubernetes has: nobody can call a pod elsewhere as
-    one of ours, and read its replies or change its consumers. Raises InvalidIdentity.
-    """
+    one of ours, and read its replies or change its consumers. Raises InvalidIdentity."""
     accounts = {(namespace, name): Given(name) for name in BY_NAME if name not in OFFLINE}
     for text in more:
         where, _, role = text.partition("=")

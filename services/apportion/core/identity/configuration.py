@@ -3,8 +3,7 @@
 `server.conf` is how the file begins, and `callout.conf` what stands in it where a callout is asked.
 
 Invariant: what a user may do stands in the table and nowhere else; a password or the seed of a key
-is never part of a configuration, only the name of the variable that has it, or the public key.
-"""
+is never part of a configuration, only the name of the variable that has it, or the public key."""
 
 from __future__ import annotations
 

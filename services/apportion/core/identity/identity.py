@@ -2,8 +2,7 @@
 
 The name is the user in the URL of the ledger, and by it one identity is told from another: its
 inbox is `_INBOX_<name>`, its consumers are `<name>-<number>`. Invariant: a name is one token of a
-subject in which no wildcard stands, and no two identities have a consumer or an inbox in common.
-"""
+subject in which no wildcard stands, and no two identities have a consumer or an inbox in common."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     `shared` is one that any number of processes have at once, so that their consumers have names
     that nobody knows before: for a deployment whose agents share one password, and for the one
-    auditor whom tools without settings use.
-    """
+    auditor whom tools without settings use."""
 
     role: str
     name: str
@@ -70,7 +68,6 @@ def consumers_of(name: str, count: int) -> Iterable[str]:
 def readers_of_node(node: str) -> tuple[str, ...]:
     """The names of the consumers that intakes make for the agent of a node.
 
-    No identity has a name with capitals, so they are the consumers of no identity.
-    """
+    No identity has a name with capitals, so they are the consumers of no identity."""
     digest = sha256(node.encode()).hexdigest()[:32]
     return tuple(consumers_of(f"{NODE_READER}-{digest}", 4))

@@ -1,7 +1,6 @@
 """What one identity may send and hear: its role's row, with its own name and nodes filled in.
 
-Invariant: the same identities give the same permissions, in the same order.
-"""
+Invariant: the same identities give the same permissions, in the same order."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ ANSWER_S: Final = 60
 class Permissions(msgspec.Struct, frozen=True):
     """Subjects with NATS' wildcards; what is not allowed is forbidden, and a denial wins.
 
-    `responses`: it may send once to the reply of each message that it was sent.
-    """
+    `responses`: it may send once to the reply of each message that it was sent."""
 
     publish: tuple[str, ...]
     deny_publish: tuple[str, ...]
@@ -72,8 +70,7 @@ def role_of(identity: Identity) -> Role:
 def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permissions:
     """What it may do. `among` are all that the same server knows.
 
-    Nobody touches the consumers of another of them. Raises InvalidIdentity.
-    """
+    Nobody touches the consumers of another of them. Raises InvalidIdentity."""
     role = role_of(identity)
     hears = [f"{identity.inbox}.>"]
     if role.reads != "nothing":  # consumers deliver below one subject, so that accounts share it
@@ -133,8 +130,7 @@ def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
     """Of one whose consumers may have any name: the names of others, and of the shared queue.
 
     An intake makes some for agents, whose names begin as no identity's; permissions know no
-    beginnings, so the names of those whom a callout lets in are not among them.
-    """
+    beginnings, so the names of those whom a callout lets in are not among them."""
     if not identity.shared and identity.role != "intake":
         return
     copy = role_of(identity).reads == "copy"

@@ -3,16 +3,15 @@
 Subjects hold `{name}`, which is the identity's, and `{node}`, once for each of its nodes.
 
 Whoever is in one account with the ledger can have the server's answers sent into it, or to its API
-(see `sharing`); so nobody is, and all are beside it. Agents, on machines where
-tenants are, have an account to themselves: an answer that one of them sends astray reaches other
-agents, who take no such command. Those who answer people, kube-schedulers and the API server have
-another one, and what they have in common is that nobody asks them anything over NATS. People have
-a third; auditors a fourth, beside the account that has their copy. A service that writes has one
-for itself, so that what one sends astray reaches no other.
+(see `sharing`); so nobody is, and all are beside it. Agents, on machines where tenants are, have an
+account to themselves: an answer that one of them sends astray reaches other agents, who take no
+such command. Those who answer people, kube-schedulers and the API server have another one, and what
+they have in common is that nobody asks them anything over NATS. People have a third; auditors a
+fourth, beside the account that has their copy. A service that writes has one for itself, so that
+what one sends astray reaches no other.
 
 Invariants: an event has one writer, as the catalogue says; nobody who is `answering`, and so may
-send to whatever a request names as its reply, can send a request to himself.
-"""
+send to whatever a request names as its reply, can send a request to himself."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 
     `appends` are subjects below `apportion.v1`, `sends` and `hears` are whole ones. `answering`: it
     may send to the reply of any message that it was sent. `consumers`: how many readers of the
-    ledger it may have at once.
-    """
+    ledger it may have at once."""
 
     name: str
     does: str

@@ -2,8 +2,8 @@
 
 The server sends the answer to a request to whatever subject the request names, and does not check
 whether its sender may send there: one who may ask for the stream's state could have the answer sent
-into the ledger, or to the API that purges it. So a client that is not trusted with that has
-an account of its own. What it asks comes over as a service, and the answer goes back into its own
+into the ledger, or to the API that purges it. So a client that is not trusted with that has an
+account of its own. What it asks comes over as a service, and the answer goes back into its own
 account whatever it wrote, and to no client outside it. What is said to all goes as a stream from
 the account of its sender to those in which it is heard.
 
@@ -16,8 +16,7 @@ ledger, by where it delivers.
 
 Invariants: between two accounts passes what the table of roles says, and nothing else. The server
 hands an answer on to a service of another account only where that is taken under a subject without
-a wildcard; so none is, but what all in the account may send to.
-"""
+a wildcard; so none is, but what all in the account may send to."""
 
 from __future__ import annotations
 
@@ -137,8 +136,7 @@ def _said(account: str) -> Iterable[str]:
 
     It goes to each who hears it from where it is said, and from nowhere else: then it is heard
     once, on whichever server of a cluster the client is. What came into an account as a service, as
-    events come into the ledger's, its server gives to no other as a stream.
-    """
+    events come into the ledger's, its server gives to no other as a stream."""
     said = (*_SAID, f"{SUBJECTS}.")
     sent = (subject for role in ROLES if role.account == account for subject in _sent(role))
     return dict.fromkeys(subject for subject in sent if subject.startswith(said))
@@ -188,8 +186,7 @@ def _kept(keeper: str) -> dict[str, list[str]]:
     """Subjects of the buckets that `keeper` answers, and the accounts that ask there, each once.
 
     The auditors' account has no bucket, and answers auditors that it has none. What of the API
-    somebody may ask, his permissions say, as with the ledger.
-    """
+    somebody may ask, his permissions say, as with the ledger."""
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
         if keeper == (AUDIT if role.reads == "copy" else STORE):

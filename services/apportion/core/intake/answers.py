@@ -4,8 +4,7 @@
 
 The server lets an agent ask on its own node's subject alone, so that subject is who asks.
 Invariant: the id under which an event is appended is made of the node and of the agent's id, so it
-can be no other writer's, nor another node's.
-"""
+can be no other writer's, nor another node's."""
 
 import hashlib
 import re
@@ -62,8 +61,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     It stands at `revision`, where that is known, and had stood there before if `duplicate`; or it
     is `refused`, with the reason in `why`; or it was not taken yet and is to be told anew after
-    `again_s` seconds: `held` if it has to be so twice before it is believed.
-    """
+    `again_s` seconds: `held` if it has to be so twice before it is believed."""
 
     revision: int | None = None
     duplicate: bool = False

@@ -18,8 +18,7 @@ class Bucket:
     def take(self, tokens: float, now_s: float) -> float:
         """Take them, and return for how many seconds whoever takes has to wait first.
 
-        More than the bucket can ever hold is taken as all that it holds.
-        """
+        More than the bucket can ever hold is taken as all that it holds."""
         self._left = self._filled(now_s) - min(tokens, self._burst)
         self._at_s = now_s
         return max(0.0, -self._left / self._rate)

@@ -2,8 +2,7 @@
 
 A card has no more memory than its model, and offers no more than the configuration says. Invariant:
 an honest node passes whatever its cards do: a model that nobody knows has a generous limit, a
-reboot or a card more is no jump, and what is one is believed once it is seen again.
-"""
+reboot or a card more is no jump, and what is one is believed once it is seen again."""
 
 import re
 from functools import lru_cache

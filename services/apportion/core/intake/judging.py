@@ -2,8 +2,7 @@
 
 The state is that of a fold which holds all that the agent had read (`basis`), so what contradicts
 it was never so, or is not so any more. Invariant: only what the fold would take of this very node
-passes; and what an honest agent says passes, but where the world moved on meanwhile.
-"""
+passes; and what an honest agent says passes, but where the world moved on meanwhile."""
 
 from collections.abc import Callable
 from typing import Any, Final

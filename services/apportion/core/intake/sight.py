@@ -7,8 +7,7 @@ NATS request, and the intake asks the server:
 
 The server lets an agent ask on its own node's subject alone, so that subject is who asks.
 Invariant: what is asked of the server is built here from what was asked of the intake, word by
-word, and never passed on; a consumer delivers to an agent, and only what its node may see.
-"""
+word, and never passed on; a consumer delivers to an agent, and only what its node may see."""
 
 from __future__ import annotations
 
@@ -212,8 +211,7 @@ def part_of(state: State, node: str) -> State:
 def _for_agents(pod: PodState) -> PodState:
     """The pod without its labels and constraints.
 
-    The agent needs neither, and those of two pods may be larger than one answer.
-    """
+    The agent needs neither, and those of two pods may be larger than one answer."""
     whole = pod.submitted
     shape = Shape(asks=whole.shape.asks)
     submitted = PodSubmitted(

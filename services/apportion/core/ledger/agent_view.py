@@ -2,8 +2,7 @@
 
 An agent reads what happens on its own node, and no pod's submission. So the event of a placement
 says what it has to know of the pod besides. Invariant: all of it follows from the submission, the
-shares and the devices, so no state has to keep it.
-"""
+shares and the devices, so no state has to keep it."""
 
 from collections.abc import Iterable
 

@@ -7,8 +7,7 @@ above the card that Volcano's names cap, a pod that was made smaller, a card tha
 pods still there. So a node shows what its cards have, and beside it what its pods wrote beyond what
 they hold. A container counts once there, however many cards it has.
 
-Invariant: what the pods of a node wrote is never more than what `shown` says of it.
-"""
+Invariant: what the pods of a node wrote is never more than what `shown` says of it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

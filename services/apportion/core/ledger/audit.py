@@ -1,24 +1,20 @@
 """What an auditor checks of a ledger, event by event, trusting neither the writers nor the fold.
 
-| check | what must hold |
-|---|---|
-| gap | revisions follow one another |
-| schema | the bytes are an event of this build's catalogue, on its own subject |
-| format | its type, and the version of it, is legal on the ledger: by birth or by `FormatEnabled` |
-| owner | the event says that its one writer wrote it |
-| basis | it was decided on, and caused by, what stood before it |
-| chain | a placement names the SHA-256 of the message before it on its node |
-| identity | a placement's id is that of its pod and attempt, so that the server takes it once |
-| closed | no share is of a device that was off offer at the decision's basis |
-| gang | a decision that places pods of a gang leaves it with as many as must run together |
-| invariant | `invariants`: near each event, everywhere now and then and at the end |
+| check | what must hold | |---|---| | gap | revisions follow one another | | schema | the bytes are
+an event of this build's catalogue, on its own subject | | format | its type, and the version of it,
+is legal on the ledger: by birth or by `FormatEnabled` | | owner | the event says that its one
+writer wrote it | | basis | it was decided on, and caused by, what stood before it | | chain | a
+placement names the SHA-256 of the message before it on its node | | identity | a placement's id is
+that of its pod and attempt, so that the server takes it once | | closed | no share is of a device
+that was off offer at the decision's basis | | gang | a decision that places pods of a gang leaves
+it with as many as must run together | | invariant | `invariants`: near each event, everywhere now
+and then and at the end |
 
 Events that contradict the state change nothing and are allowed to be there; they are counted. What
 an operator has set aside is not checked: whatever was wrong with it, somebody has seen it. Of an
 event that a newer build wrote this one can say neither that it holds nor that it does not, and the
 state behind it is not known here: the audit ends before it. Invariant: what is found depends on the
-events alone.
-"""
+events alone."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -85,8 +81,7 @@ class Auditor:
     """Folds a ledger from its first revision, or on from a state, and checks on the way.
 
     `checked` events were looked at, `contradictions` changed nothing, `found` counts violations by
-    check. Nothing is checked before revision `start`.
-    """
+    check. Nothing is checked before revision `start`."""
 
     def __init__(
         self, state: State | None = None, *, start: int = 1, full_every: int = FULL_EVERY
@@ -110,9 +105,8 @@ class Auditor:
     def take(self, revision: int, subject: str, payload: bytes) -> list[Violation]:
         """Fold the next message; what it breaks.
 
-        Raises:
-            UnknownEvent: a newer build wrote it. Nothing is taken, and nothing may be after it.
-        """
+        Raises UnknownEvent: a newer build wrote it. Nothing is taken, and nothing may be after
+        it."""
         digest = sha256(payload).hexdigest() if subject.startswith(PLACEMENT_SUBJECTS) else ""
         lines = list(self._fold(revision, subject, payload, digest))
         if digest:
@@ -200,8 +194,7 @@ class Auditor:
         """What one attempt of a pod may be told more than once, with what tells them apart.
 
         An eviction: for whom, and for which attempt of that one. Either may have been told in an
-        earlier life of the pod where its place was adopted: where this life began.
-        """
+        earlier life of the pod where its place was adopted: where this life began."""
         pod = self.state.pods.get(data.pod)
         lives = 1 if pod is None or pod.adopted else 0
         if isinstance(data, PodEvicted):

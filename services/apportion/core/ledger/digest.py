@@ -1,8 +1,7 @@
 """One number that says whether two readers hold the same state.
 
-Invariant: the digest depends on what the ledger said and on nothing else: not on the order in
-which maps were filled, the hash seed, or the machine.
-"""
+Invariant: the digest depends on what the ledger said and on nothing else: not on the order in which
+maps were filled, the hash seed, or the machine."""
 
 import hashlib
 from typing import Any

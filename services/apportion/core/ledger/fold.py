@@ -100,8 +100,7 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
     `digest` is the SHA-256 of the message's bytes; only placements need it. An event at or below
     `state.revision` has been applied already and is passed over.
 
-    Raises Superseded: the state was folded by rules that hold no more, and must not be used.
-    """
+    Raises Superseded: the state was folded by rules that hold no more, and must not be used."""
     data = event.data
     if revision <= state.revision:
         return Change(data)
@@ -129,8 +128,7 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
 def refuse(state: State, revision: int, subject: str, reason: str, *, digest: str = "") -> Change:
     """Pass over bytes that are no valid event, and keep that on record.
 
-    Whatever stands on a placement subject moves that node's fence and chain, valid or not.
-    """
+    Whatever stands on a placement subject moves that node's fence and chain, valid or not."""
     if revision <= state.revision:
         return Change(None)
     _note_refusal(state, revision, subject, reason)
@@ -234,8 +232,7 @@ def _judge(node: NodeState) -> None:
     """A device is healthy if its agent says so and Kubernetes does not say otherwise.
 
     A cut card is not while a pod holds a part of it that was adopted before the card was known to
-    be cut: it runs on slices that no event names.
-    """
+    be cut: it runs on slices that no event names."""
     marked = node.observed.unhealthy_indexes if node.observed else ()
     unnamed = node.observed.unnamed_families if node.observed else ()
     cut = {state.device.id for state in node.devices if state.device.mode == "mig"}
@@ -302,8 +299,7 @@ def _node_gone(context: _Context, data: NodeGone) -> Change:
 def _presence_changed(context: _Context, data: NodeSilent | NodeHeard) -> Change:
     """Keep since when the node's agent is silent: the first telling counts.
 
-    Each telling moves the fence by which the next one is told once.
-    """
+    Each telling moves the fence by which the next one is told once."""
     node = node_of(context.state, data.node)
     node.presence = context.revision
     if isinstance(data, NodeHeard):
@@ -318,8 +314,7 @@ def _presence_changed(context: _Context, data: NodeSilent | NodeHeard) -> Change
 def _report_refused(context: _Context, data: ReportRefused) -> Change:
     """Keep the newest refusal until a report of the node is taken, or the node leaves.
 
-    Of a node that never reported, it is all that is known.
-    """
+    Of a node that never reported, it is all that is known."""
     state = context.state
     node = node_of(state, data.node)
     node.refused = RefusedReport(data.cause, data.message, context.revision, context.time)
@@ -509,9 +504,7 @@ def shares_of(pod: PodState) -> tuple[Share, ...]:
 def place(pod: PodState, node: NodeState, placement: Placement) -> None:
     """Charge the shares and the pod itself to the node.
 
-    Raises:
-        Oversold: nothing was charged.
-    """
+    Raises Oversold: nothing was charged."""
     charged: list[tuple[DeviceState, Any]] = []
     try:
         for share in placement.shares:

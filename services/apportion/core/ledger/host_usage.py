@@ -1,7 +1,6 @@
 """A pod itself on its node: CPU, memory and extended resources, beside the shares of devices.
 
-Invariant: `release_host` is the exact inverse of `charge_host`, also of a pod that was resized.
-"""
+Invariant: `release_host` is the exact inverse of `charge_host`, also of a pod that was resized."""
 
 from apportion.core.ledger.state import PENDING, PLACED, NodeState, Placement, PodState
 

@@ -1,8 +1,7 @@
 """What must hold at every revision, checked from the state alone.
 
 The fold is built so that none of this can fail; this module does not trust it. Tests call it after
-every event, and so does whoever verifies a ledger.
-"""
+every event, and so does whoever verifies a ledger."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,8 +18,7 @@ class _Held(NamedTuple):
     """A share, and whether it was placed after the node's newest report.
 
     A report may offer less than is held already. That oversells nothing: no placement did it, and
-    nothing more goes there until enough is given back.
-    """
+    nothing more goes there until enough is given back."""
 
     share: Share
     newer: bool

@@ -1,7 +1,6 @@
 """Times of events as whole microseconds since 1970, without a clock and without a calendar library.
 
-Invariant: `text_of(micros_of(text))` names the same moment as `text`.
-"""
+Invariant: `text_of(micros_of(text))` names the same moment as `text`."""
 
 import re
 from functools import lru_cache

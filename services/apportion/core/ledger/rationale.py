@@ -3,8 +3,7 @@
 A state has a placement for every pod that runs, and of each only where it is and what it holds
 takes part in folding and deciding. The scores behind it are most of what it says: as objects they
 would be half of the memory of a large state, and of the time of restoring one. Invariant:
-`placed_of` gives back the event that was folded, with the pod's own names.
-"""
+`placed_of` gives back the event that was folded, with the pod's own names."""
 
 import msgspec
 from msgspec import Struct

@@ -9,8 +9,7 @@ The tree is that of RFC 6962: a leaf is the SHA-256 of 0x00 and the record, a no
 its two children. Of each leaf the first eight bytes are kept beside the receipt as fingerprints:
 they prove nothing, the root does, and they tell which record is the first that is not what it was.
 
-Invariant: a record that is changed, dropped, added or moved within a segment changes its root.
-"""
+Invariant: a record that is changed, dropped, added or moved within a segment changes its root."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -35,8 +34,7 @@ class Checkpoint(Struct, frozen=True):
     `created` is when the ledger's stream was made; `record` is the leaf of the last record, `heads`
     the digest of the newest placement message on each node, `state` the digest of the state, as a
     build makes it whose snapshots are of `state_format`. `previous` is the hash of the checkpoint
-    before, empty in the first one; `fingerprints` that of the file beside it.
-    """
+    before, empty in the first one; `fingerprints` that of the file beside it."""
 
     apportion_receipt: int
     stream: str
@@ -64,8 +62,7 @@ class Receipt(Struct, frozen=True):
 class Proof(Struct, frozen=True):
     """That a record is in the ledger: its place in a receipt's tree, and the hashes beside it.
 
-    `path` goes from the leaf to the root; `base64` stands for a payload that is no text.
-    """
+    `path` goes from the leaf to the root; `base64` stands for a payload that is no text."""
 
     apportion_proof: int
     revision: int
@@ -178,8 +175,7 @@ def heads_of(state: State) -> dict[str, str]:
 def signed_bytes(checkpoint: Checkpoint) -> bytes:
     """What a signature is over: its JSON without white space, with every map in key order.
 
-    No other document of ours begins so, and a file may be laid out anew without harm.
-    """
+    No other document of ours begins so, and a file may be laid out anew without harm."""
     return _SIGNED + _encode(checkpoint)
 
 
@@ -218,8 +214,7 @@ def _check(found: Checkpoint, proof: int = FORMAT) -> None:
 def check_proof(proof: Proof) -> Checkpoint:
     """The checkpoint that the proof's record is under. Raises ReceiptInvalid: it is not.
 
-    The signature is not looked at.
-    """
+    The signature is not looked at."""
     checkpoint = proof.receipt.checkpoint
     index, size = proof.revision - checkpoint.first, checkpoint.last - checkpoint.first + 1
     if not 0 <= index < size:

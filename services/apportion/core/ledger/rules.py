@@ -4,8 +4,7 @@ Both are said by operators in events, `FormatEnabled` and `RevisionSetAside`, wh
 before they begin and whenever they have halted: what is said later on may be about what stands
 before it. Invariants: whether a format is legal at a revision, and whether a revision counts, is a
 function of the ledger alone, the same for every reader whatever it knows and wherever it begins;
-what is set aside is refused with the words of whoever did it, and never forgotten.
-"""
+what is set aside is refused with the words of whoever did it, and never forgotten."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class Rules(Struct):
     """The rules as far as they are known, which may be further than the state beside them is.
 
     `enabled` is by bare name, `aside` by revision; `heard` are the revisions of all events that set
-    something aside, as far as those were looked up.
-    """
+    something aside, as far as those were looked up."""
 
     enabled: dict[str, tuple[Enabled, ...]] = {}
     aside: dict[int, Aside] = {}
@@ -73,10 +71,8 @@ class Rules(Struct):
     def read(self, revision: int, subject: str, payload: bytes) -> Event:
         """The event at this revision.
 
-        Raises:
-            SetAsideEvent, NotEnabledEvent, InvalidEvent, UnreadableEvent: every reader passes over
-                it. UnknownEvent: it is legal, and this build does not know it.
-        """
+        Raises SetAsideEvent, NotEnabledEvent, InvalidEvent, UnreadableEvent: every reader passes
+        over it. UnknownEvent: it is legal, and this build does not know it."""
         aside = self.aside.get(revision)
         if aside is not None:
             raise SetAsideEvent(f"set aside at revision {aside.at} by {aside.by}: {aside.reason}")
@@ -107,8 +103,7 @@ class Rules(Struct):
     def heed(self, revision: int, data: RevisionSetAside) -> str:
         """Why that revision is not set aside by the event at this one; empty where it is.
 
-        Raises Superseded: that was not known when the revision was folded.
-        """
+        Raises Superseded: that was not known when the revision was folded."""
         if revision not in self.heard:
             raise Superseded(
                 f"revision {data.revision} was set aside at revision {revision} by {data.by}: "
@@ -137,8 +132,7 @@ class Rules(Struct):
 
     def changed_since(self, revision: int) -> bool:
         """Whether something up to that revision was set aside behind it: what it folds to now is
-        not what it was then.
-        """
+        not what it was then."""
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:
@@ -154,8 +148,7 @@ class Rules(Struct):
     def go_on(self, ahead: Rules, revision: int) -> bool:
         """Have a state of that revision go on by rules that were looked up now.
 
-        False: it was folded by others, and must not be used.
-        """
+        False: it was folded by others, and must not be used."""
         now = ahead.upto(revision).aside
         if any(self.aside.get(each) != why for each, why in now.items()):
             return False

@@ -8,8 +8,7 @@ frame replaces what an earlier one said.
     magic │ format │ frame │ frame │ … │ head │ SHA-256 of all before it
 
 Invariant: `restore(bytes taken at r)` is `fold(0..r)`: the same canonical bytes, and the same order
-of every map, so that whatever is derived from either is the same.
-"""
+of every map, so that whatever is derived from either is the same."""
 
 import struct
 from collections.abc import Callable
@@ -119,8 +118,7 @@ class _Node(Struct, array_like=True):
 class _Part(Struct, array_like=True, tag=0):
     """Nodes and pods as they were when the frame was taken, less those that went since the last.
 
-    `shapes` get the next numbers, and of a pod the number stands for both its shape and its key.
-    """
+    `shapes` get the next numbers, and of a pod the number stands for both its shape and its key."""
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]
@@ -203,8 +201,7 @@ class Taking:
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed: the change's own, and whatever its event names.
 
-        The latter because an event that was refused still moves a fence and spends an attempt.
-        """
+        The latter because an event that was refused still moves a fence and spends an attempt."""
         data = change.data
         names = {change.node.name if change.node else None, getattr(data, "node", None)}
         uids = {getattr(data, name, None) for name in ("pod", "uid")}
@@ -279,9 +276,7 @@ def take(state: State) -> bytes:
 def restore(data: bytes | bytearray) -> State:
     """The state in these bytes.
 
-    Raises:
-        OtherFormat, CorruptSnapshot.
-    """
+    Raises OtherFormat, CorruptSnapshot."""
     start = len(MAGIC) + _START.size
     if not data.startswith(MAGIC) or len(data) < start + _DIGEST_BYTES:
         raise CorruptSnapshot("it is no snapshot of Apportion, or its beginning is gone")

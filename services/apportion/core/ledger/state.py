@@ -13,8 +13,7 @@ simulator hold one and differ only in the revision that they have reached.
 
 Invariants: what a device has free is what it offers less the shares of the pods placed on it.
 `shape_key` of a pod is the bytes of its shape, and pods of equal keys have the same object: one
-shape for all pods that any node would treat alike.
-"""
+shape for all pods that any node would treat alike."""
 
 from enum import StrEnum
 from hashlib import sha256
@@ -91,13 +90,12 @@ class NodeState(Struct, eq=False):
     """One node: its devices in the order of their index, and what of its host is free.
 
     `host` is what Kubernetes says of it, and where it says nothing, what its agent does. `gone`: it
-    left the cluster, or was never a node of Kubernetes although an agent reports it.
-    `fence` is the last revision on the node's placement subject and `chain` the SHA-256 of that
-    message: the next placement expects the one and names the other.
-    `silent` is when its agent was found silent, empty while it is heard; `presence` is the revision
-    at which that was last told, and the fence for telling it anew.
-    `refused` is what was last refused of its agent, until a report of the node is taken.
-    """
+    left the cluster, or was never a node of Kubernetes although an agent reports it. `fence` is the
+    last revision on the node's placement subject and `chain` the SHA-256 of that message: the next
+    placement expects the one and names the other. `silent` is when its agent was found silent,
+    empty while it is heard; `presence` is the revision at which that was last told, and the fence
+    for telling it anew. `refused` is what was last refused of its agent, until a report of the node
+    is taken."""
 
     name: str
     devices: list[DeviceState] = []
@@ -127,8 +125,7 @@ class NodeState(Struct, eq=False):
     @property
     def runs(self) -> bool:
         """Whether the node is there and Kubernetes, if it tells of it, says that it can run pods:
-        its condition `Ready`.
-        """
+        its condition `Ready`."""
         return self.present and (self.observed is None or self.observed.ready)
 
     @property
@@ -141,8 +138,7 @@ class NodeState(Struct, eq=False):
         """The system whose device plugin hands out this node's devices, or empty if none does.
 
         Source: the label `DEVICE_PLUGIN`, which the watcher sets; our agent overrules it where it
-        hands out shares itself.
-        """
+        hands out shares itself."""
         if self.observed is None or self.reported is None or self.reported.simulated:
             return ""
         if HANDS_OUT in self.reported.host.labels:
@@ -164,8 +160,7 @@ class Placement(Struct, frozen=True, array_like=True, gc=False):
     """Where a pod is and what it holds there.
 
     `rationale` is why, packed: `core.ledger.rationale` reads it. It is empty where nobody decided,
-    and where the placement is assumed for the length of one decision.
-    """
+    and where the placement is assumed for the length of one decision."""
 
     node: str
     attempt: int
@@ -175,8 +170,7 @@ class Placement(Struct, frozen=True, array_like=True, gc=False):
 
 class Backoff(Struct, frozen=True, array_like=True, gc=False):
     """That agents refused the pod's placements: how often in a row, the last node, and until when
-    the pod waits for its next placement, in microseconds since 1970.
-    """
+    the pod waits for its next placement, in microseconds since 1970."""
 
     failures: int
     node: str
@@ -187,10 +181,8 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
     """One live pod. Revisions are those of the events that brought it to each phase, and of the
     newest `PodChanged`. `terminating`: the pod is being deleted and still runs.
 
-    `shape_key` is the shape as bytes: equal for pods that any node would treat alike.
-    Snapshots hold a pod as it stands here: other fields, or another order, are another
-    `snapshot.FORMAT`.
-    """
+    `shape_key` is the shape as bytes: equal for pods that any node would treat alike. Snapshots
+    hold a pod as it stands here: other fields, or another order, are another `snapshot.FORMAT`."""
 
     submitted: PodSubmitted
     shape_key: bytes
@@ -270,18 +262,16 @@ class Departed(Struct, frozen=True, array_like=True, gc=False):
 class State(Struct, eq=False):
     """Everything that the ledger says up to `revision`.
 
-    `quotas` are by namespace, which is there while it has one, and by name.
-    `failing` are placements that came to nothing and wait to be voided, by pod uid, with the cause.
-    `rejected` are pods that cannot be read, by uid. `device_cordons` outlive the report of the
-    device. `differences` counts by kind what comparisons with the cluster found; `differing` is the
-    newest of each live pod, by uid. `of_kubernetes`: an API server says which nodes there are.
-    `evictions` are of pods that are to go and still hold their places, by uid. `nominated` is the
-    node, by uid of the pending pod for which room is made there. `budgets` and
-    `volume_claims` are as `quotas`. `resizes` are wishes that nobody has answered, by pod uid.
-    `left` are nodes that left the cluster and have no pods and no cordons, in that order, and
-    `departed` those that are forgotten since (see `core.ledger.departures`).
-    `rules` may be known further than `revision`.
-    """
+    `quotas` are by namespace, which is there while it has one, and by name. `failing` are
+    placements that came to nothing and wait to be voided, by pod uid, with the cause. `rejected`
+    are pods that cannot be read, by uid. `device_cordons` outlive the report of the device.
+    `differences` counts by kind what comparisons with the cluster found; `differing` is the newest
+    of each live pod, by uid. `of_kubernetes`: an API server says which nodes there are. `evictions`
+    are of pods that are to go and still hold their places, by uid. `nominated` is the node, by uid
+    of the pending pod for which room is made there. `budgets` and `volume_claims` are as `quotas`.
+    `resizes` are wishes that nobody has answered, by pod uid. `left` are nodes that left the
+    cluster and have no pods and no cordons, in that order, and `departed` those that are forgotten
+    since (see `core.ledger.departures`). `rules` may be known further than `revision`."""
 
     revision: int = 0
     nodes: dict[str, NodeState] = {}
@@ -320,8 +310,7 @@ class State(Struct, eq=False):
 def other_owner(state: State, node: str, device: str) -> NodeState | None:
     """The other node of the cluster that reports this device.
 
-    A device is on one node; it may move once that node is gone or reports without it.
-    """
+    A device is on one node; it may move once that node is gone or reports without it."""
     owner = state.nodes.get(state.node_of_device.get(device, node))
     if owner is None or owner.name == node or owner.gone or not owner.by_id[device].present:
         return None

@@ -5,8 +5,7 @@ looks only at the rows that changed since it was last asked, so a decision costs
 not what the cluster has.
 
 Invariant: after `refresh` the board has the node's points, or says that a filter refuses it; the
-one thing that it may not see, containers that want the same device, `assign` finds.
-"""
+one thing that it may not see, containers that want the same device, `assign` finds."""
 
 from collections.abc import Callable
 from typing import Final
@@ -62,8 +61,7 @@ class PlacementClass:
     `picks_one`: it takes one device, without looking at how devices stand to each other.
     `relations` are those to other pods, None where neither side minds; `volumes` what its volumes
     need, if anything. `needs` are the filters of what few pods want. Devices of the kinds `without`
-    are not for these pods, nor are the rows `kept`.
-    """
+    are not for these pods, nor are the rows `kept`."""
 
     def __init__(
         self,
@@ -112,8 +110,7 @@ class PlacementClass:
     ) -> None:
         """Answer by these from now on: points are given anew, and what stands of nodes is kept.
 
-        The policies of a whole cluster leave no device out.
-        """
+        The policies of a whole cluster leave no device out."""
         same = self._policy is policy and self._price_table is price_table
         if same and self._geometries is geometries:
             return
@@ -241,8 +238,7 @@ class PlacementClass:
 
     def scored_device(self, row: int) -> int:
         """The device that the score chose there, by position; `NO_DEVICE` if the policy does not
-        follow it.
-        """
+        follow it."""
         return self.node_score.device(row) if self._follows_score else NO_DEVICE
 
     def _resize(self, rows: int) -> None:
@@ -321,8 +317,7 @@ class ClassCache:
     share, the prices, is made ready before (`prepare`). `looks` is what asking has cost, so that
     whoever asks for many may stop in time; see `PlacementClass.refresh`.
 
-    Invariant: `class_of` answers as a class that is made of the state as it is now.
-    """
+    Invariant: `class_of` answers as a class that is made of the state as it is now."""
 
     def __init__(self, state: State, columns: Columns) -> None:
         self._state = state
@@ -336,8 +331,7 @@ class ClassCache:
         """Get new prices ready for the classes that weigh by them, a part at a time; whether it is
         done.
 
-        Whoever asks for such a class before waits until it is.
-        """
+        Whoever asks for such a class before waits until it is."""
         if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
             return True
         self._columns.sync()
@@ -355,8 +349,7 @@ class ClassCache:
         """The class of this key, up to date; one that is not kept is made of the other arguments.
 
         They are those of `PlacementClass`, `relate` makes its relations. Equal keys mean equal
-        arguments.
-        """
+        arguments."""
         columns = self._columns
         columns.sync()
         policy, price_table = self._state.policy, None

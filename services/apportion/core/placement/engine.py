@@ -73,8 +73,7 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 class Decision(Struct):
     """What to append, all or nothing, and the pods that it is about, should it be refused.
 
-    `more`: it ended before all was done, so that nobody waits for long; decide again.
-    """
+    `more`: it ended before all was done, so that nobody waits for long; decide again."""
 
     events: list[DecisionEvent] = []
     placed: list[PodState] = []
@@ -186,8 +185,7 @@ class Engine:
 
         It ends early, and has `more` to say, once it has looked at nodes so many times, or while it
         gets ready. Before all are asked who may have been helped nobody is placed, for one of them
-        may come first.
-        """
+        may come first."""
         counted = not self._limits.active or self._limits.count(COUNTED_MAX)
         counted = counted and self._neighbours.count(COUNTED_MAX)
         if not (counted and self._finder.classes.prepare()):  # a part at a time: it takes long
@@ -220,8 +218,7 @@ class Engine:
     def _choose_queue(self, looks_max: int) -> bool:
         """Go on with the queue whose turn it is; False if that takes more than one decision.
 
-        Before that those are asked who look for a pod that was just reserved.
-        """
+        Before that those are asked who look for a pod that was just reserved."""
         if self._neighbours.active and not self._waking.wake_affinity(looks_max):
             return False
         if self._queue.contested:
@@ -260,8 +257,7 @@ class Engine:
     ) -> tuple[PodState, PodPlaced | None]:
         """The first pod behind the head that fits because a node is kept for it, with its place.
 
-        The head and None if there is none. The head may be a pod that never preempts.
-        """
+        The head and None if there is none. The head may be a pod that never preempts."""
         for uid in sorted(self._state.nominated):
             pod = self._state.pods.get(uid)
             if pod is None or pod is head or not is_pending(self._state, pod):
@@ -285,8 +281,7 @@ class Engine:
     def _refuse(self, shape_queue: ShapeQueue, pod: PodState) -> None:
         """Set aside a pod that fits nowhere; one that minds others has a shape queue of its own.
 
-        The pods behind it may have other labels, and so a place.
-        """
+        The pods behind it may have other labels, and so a place."""
         alone = plain_key(self._state, pod)
         if shape_queue.key == alone and self._finder.minds_others(pod):
             shape_queue = self._queue.move(shape_queue, pod, affinity_key(pod))
@@ -297,8 +292,7 @@ class Engine:
     def _report(self, decision: Decision, events_max: int) -> None:
         """Say why to each pod of an unschedulable shape queue that has not heard it.
 
-        A pod that has heard the same codes, of the same limit, hears nothing.
-        """
+        A pod that has heard the same codes, of the same limit, hears nothing."""
         if len(decision.events) >= events_max or not self._queue.any_unreported:
             return
         placed = {pod.uid for pod in decision.placed}

@@ -4,8 +4,7 @@ It keeps the index of the nodes and a class for every shape that was asked for o
 next question costs what has changed since.
 
 Invariant: finding changes nothing but what is derived here; the same state and reservations give
-the same place.
-"""
+the same place."""
 
 from functools import partial
 from typing import Final
@@ -76,9 +75,8 @@ class _OwnRows:
 class PlaceFinder:
     """Answers for one state, with what is reserved there counted.
 
-    `shard` is what this scheduler decides for; while it is kept `apart` from others that place
-    at the same time, it tries the nodes of its shard before all others.
-    """
+    `shard` is what this scheduler decides for; while it is kept `apart` from others that place at
+    the same time, it tries the nodes of its shard before all others."""
 
     def __init__(
         self, state: State, limits: Limits, neighbours: Neighbours, reservations: Reservations
@@ -141,8 +139,7 @@ class PlaceFinder:
         """The class of the pod's shape, up to date.
 
         `alone`: as if there were no pod that this one, or that minds this one. `without`: as if
-        there were no devices of these kinds.
-        """
+        there were no devices of these kinds."""
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
         return self._class_of(pod, concern, without)
 
@@ -165,8 +162,7 @@ class PlaceFinder:
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
         """The nodes that are kept for other pods of its priority or more, for which room is made.
 
-        Pods of one gang keep nothing from each other.
-        """
+        Pods of one gang keep nothing from each other."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)
@@ -200,8 +196,7 @@ class PlaceFinder:
     def domains_by(self, keys: list[str]) -> NDArray[np.int64]:
         """For each row a number that it shares with the rows that have the same labels of `keys`.
 
-        The numbers are 0 and up.
-        """
+        The numbers are 0 and up."""
         self.columns.sync()
         ids = [self._domains.ids(self.columns, key) for key in keys]
         return np.unique(np.stack(ids), axis=1, return_inverse=True)[1].reshape(-1)
@@ -252,8 +247,7 @@ class PlaceFinder:
         """The rows that are tried before all others, None for no such: ours, while kept apart.
 
         A class that prefers some nodes by name or neighbour goes where it prefers to be. A pod
-        whose placement was refused by an agent avoids that agent's node.
-        """
+        whose placement was refused by an agent avoids that agent's node."""
         if pod.backoff is not None and pod.backoff.node in self._state.nodes:
             others = np.ones(len(self.columns.names), np.bool_)
             others[self.columns.row_of(pod.backoff.node)] = False

@@ -6,8 +6,7 @@ its business, so the shape is asked without them, of the same columns and classe
 A choice is a wish, not a fact: it waits here until the ledger says what came of it, and whoever
 made it asks again where that never happens. Invariants: asking changes nothing, neither the state
 nor an answer that comes later; a pod with a chooser is placed on the node that was chosen last, by
-a question about that node alone, and never by the queue.
-"""
+a question about that node alone, and never by the queue."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -55,8 +54,7 @@ def devices_shape(shape: Shape) -> Shape:
 class FilterResult(NamedTuple):
     """Of the nodes that were asked about: those that fit, with their points, and why others do not.
 
-    Of a node under None nobody has told us anything.
-    """
+    Of a node under None nobody has told us anything."""
 
     fits: dict[str, int]
     refused: dict[str, RefusalCode | None]
@@ -74,8 +72,7 @@ class NodeFit(NamedTuple):
 class FitQuery:
     """Answers over one state; what it derives is kept up by `observe`, and made at first use.
 
-    `columns` are those of an engine over the same state, which keeps them up to date itself.
-    """
+    `columns` are those of an engine over the same state, which keeps them up to date itself."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -191,8 +188,7 @@ class ExternalChoices:
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
         """What becomes of the choices for pods that are ours, each beside those before it.
 
-        A choice for a pod that is not in the ledger yet waits for it.
-        """
+        A choice for a pod that is not in the ledger yet waits for it."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
         reservations: Reservations | None = None
         for uid, name in self._nodes.items():

@@ -7,8 +7,7 @@ choices of the first pods are tried in combination.
 
 Invariants: a gang that is refused leaves no reservation behind. One set has no more tries than
 there are domains; several sets have no more than `LIMIT` tries for each domain of each set; and no
-gang has more than `TRIES_MAX`.
-"""
+gang has more than `TRIES_MAX`."""
 
 from collections import Counter
 from typing import Final
@@ -42,8 +41,7 @@ class BoundPods:
     """Pods of one gang that are bound to each other.
 
     `domains` has the domain of each row. `allowed` are the rows where the first pod may go at all,
-    `open` those that are left to try.
-    """
+    `open` those that are left to try."""
 
     def __init__(self, domains: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
         self.domains = domains
@@ -79,8 +77,7 @@ class GangDomains:
         """Choose where the next try begins, after one that placed these. False if no try is left.
 
         Of the sets that began, the last one leaves its domain out, and for those behind it all
-        domains are open again.
-        """
+        domains are open again."""
         begun: dict[BoundPods, int] = {}
         for pod, found in placed:
             if pod.uid in self.of:
@@ -101,8 +98,7 @@ class GangDomains:
     def _bound(self, waiting: list[PodState]) -> list[list[PodState]]:
         """The waiting pods by what binds them: a term's pods, and those that have the term.
 
-        The set whose first pod comes first is the first one.
-        """
+        The set whose first pod comes first is the first one."""
         by_term: dict[PodTerm, list[PodState]] = {}
         for pod in waiting:
             for term in pod.submitted.shape.pods.affinity:
@@ -136,8 +132,7 @@ class GangDomains:
 
     def _all_in_one(self, pods: list[PodState], terms: list[PodTerm]) -> bool:
         """Whether no two of them may be in different domains: each has all terms, each is meant by
-        all, and no pod that is placed is.
-        """
+        all, and no pod that is placed is."""
         return all(
             set(pod.submitted.shape.pods.affinity) == set(terms)
             and all(self._neighbours.selects(term.pods, pod.submitted) for term in terms)
@@ -165,8 +160,7 @@ class GangTurn:
     def take(self, shape_queue: ShapeQueue, events_left: int) -> list[Placed] | Reasons | None:
         """Places for what the gang lacks, which are reserved then, or why there are not enough.
 
-        None where it lacks more pods than there may be events: it waits for a batch of its own.
-        """
+        None where it lacks more pods than there may be events: it waits for a batch of its own."""
         before = self._reservations.checkpoint()  # the newest may be one of this gang, and counts
         group = self._state.groups[shape_queue.gang]
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
@@ -210,8 +204,7 @@ class GangTurn:
         """Like `_place`, in one domain after the other where pods must be near one another.
 
         `placed` and `refused` are what came of the first try, whose reservations still count, and
-        are the answer unless a later try places all.
-        """
+        are the answer unless a later try places all."""
         if not any(pod.submitted.shape.pods.affinity for pod in waiting):
             return placed, refused
         before = self._reservations.checkpoint() - len(placed)
@@ -232,10 +225,9 @@ class GangTurn:
         """Reserve places for what a gang lacks, passing over pods that fit nowhere.
 
         With them comes the first pod that was passed over, if those that fit are too few. A pod
-        that must be near another of the gang may fit once that has a place, and is tried again.
-        Of pods that are bound to one another, as `near` has them by uid, the first goes only where
-        that is open to it.
-        """
+        that must be near another of the gang may fit once that has a place, and is tried again. Of
+        pods that are bound to one another, as `near` has them by uid, the first goes only where
+        that is open to it."""
         placed: list[Placed] = []
         while True:
             refused: dict[bytes, PodState] = {}

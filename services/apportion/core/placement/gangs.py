@@ -3,8 +3,7 @@
 A gang is placed whole or not at all: the first time, `min_available` of it (and of each task its
 own minimum) go in one batch. Once that many hold places, the others come one by one, as Volcano's
 elastic members do. Task minimums that add up to more than `min_available` bind nothing, which is
-Volcano's rule as well. Invariant: nothing of a gang is placed before it is declared.
-"""
+Volcano's rule as well. Invariant: nothing of a gang is placed before it is declared."""
 
 from collections import Counter
 from typing import NamedTuple

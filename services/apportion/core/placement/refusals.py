@@ -7,8 +7,7 @@ filter ranks highest came nearest.
 `Refusing` works an answer out once for all pods that are alike.
 
 Invariant: worked out from the same columns as the decision, so it never contradicts it; an answer
-of `Refusing` holds for what is reserved now, and is forgotten with the next reservation.
-"""
+of `Refusing` holds for what is reserved now, and is forgotten with the next reservation."""
 
 from typing import Final
 
@@ -144,8 +143,7 @@ def _amount_ranks(ask: AskColumns, columns: Columns, asked: NDArray[np.intp]) ->
 def _last_needed(ranks: Ranks, count: int) -> Ranks:
     """Of each row the rank of the device that got furthest but for so many less one.
 
-    Where that is none, too few are there, unless there is no such device at all.
-    """
+    Where that is none, too few are there, unless there is no such device at all."""
     least, few = RANK[RefusalCode.NO_SUCH_DEVICE], RANK[RefusalCode.DEVICES_TOO_FEW]
     width = ranks.shape[1]
     at = max(width - count, 0)

@@ -5,8 +5,7 @@ state changes only when the decision comes back and is folded. So each placement
 state as the fold would, up to a checkpoint that can be gone back to.
 
 Invariant: after `roll_back()` the state, the columns, the limits and the neighbours are as they
-were before the first reservation.
-"""
+were before the first reservation."""
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import Placement, PodState, State
@@ -28,8 +27,7 @@ class Reservations:
     `columns` are those that follow; whoever makes new ones puts them here. `neighbours` is None
     where nobody asks which pods stand beside each other. `met` is set by a reservation of a pod
     that others look for, and taken back by whoever has seen to them. `version` is another after
-    whatever was charged or undone.
-    """
+    whatever was charged or undone."""
 
     def __init__(
         self, state: State, columns: Columns, limits: Limits, neighbours: Neighbours | None
@@ -51,9 +49,7 @@ class Reservations:
     def charge(self) -> None:
         """Let the newest reservation count, if it does not yet.
 
-        Raises:
-            Oversold: the place is not free; nothing was charged.
-        """
+        Raises Oversold: the place is not free; nothing was charged."""
         if self._newest is None:
             return
         pod, placed = self._newest

@@ -1,8 +1,7 @@
 """Pods that run and are to have more or less of their devices: whether they can, and what they get.
 
 A resize stays on the pod's own devices: a process that runs cannot be moved. Invariant: nothing is
-promised that a device has not got now, and no limit of a queue or a namespace is exceeded by it.
-"""
+promised that a device has not got now, and no limit of a queue or a namespace is exceeded by it."""
 
 from collections import Counter
 from typing import Any
@@ -79,9 +78,8 @@ def wanted_shares(
 ) -> tuple[Share, ...]:
     """What the pod would hold.
 
-    Raises:
-        CannotResize: it is not clear of which container, or shares of this kind have one size.
-    """
+    Raises CannotResize: it is not clear of which container, or shares of this kind have one
+    size."""
     names = tuple(dict.fromkeys(share.container for share in held))
     if not names:
         raise CannotResize("no-device")

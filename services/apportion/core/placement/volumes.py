@@ -7,8 +7,7 @@ no volumes, and claims mean nothing. Source: kube-scheduler's VolumeBinding, Vol
 VolumeZone and NodeVolumeLimits.
 
 Invariants: a pod without claims costs nothing here; a volume that several pods of a node mount
-counts once there.
-"""
+counts once there."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -56,8 +55,7 @@ class VolumeNeeds:
 
     `places` are the nodes of each volume that is not everywhere. `attached` are volumes by driver,
     of those that a node limits, and `claims` those of the ledger, as of `epoch`. Of equal `key`,
-    two have the same needs.
-    """
+    two have the same needs."""
 
     def __init__(
         self,

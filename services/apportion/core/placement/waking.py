@@ -2,8 +2,7 @@
 
 Invariant: one stays unschedulable only while no pod of it could have a place. But for a gang: its
 pods take the best places one by one, and which these are may change with any placement, while it is
-asked again only when something leaves.
-"""
+asked again only when something leaves."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -41,8 +40,7 @@ class Unschedulable:
     Some may stand here that are unschedulable no longer: who asks them finds out.
 
     Invariant: one that `helped` leaves out fits on none of the nodes that changed since it was
-    asked last.
-    """
+    asked last."""
 
     def __init__(self) -> None:
         self._as_of: tuple[int, int, Known] = (-1, 0, ())  # of which rows, kinds and geometries
@@ -65,8 +63,7 @@ class Unschedulable:
     def add(self, key: bytes, ask: AskColumns | None, ordered: bool) -> None:  # noqa: FBT001
         """One more; `ask` is one that must fit before its pods do, None if that is unknown.
 
-        `ordered`: whether it fits may depend on the order in which devices are tried.
-        """
+        `ordered`: whether it fits may depend on the order in which devices are tried."""
         self.forget(key)
         if ordered:
             self._ordered[key] = None
@@ -97,8 +94,7 @@ class Unschedulable:
 
         `reordered`: devices are tried in another order since. All are asked where the rows, the
         kinds of device or the ways to cut them are others now, and once in a while, so that those
-        that have run empty are found.
-        """
+        that have run empty are found."""
         seen, self._seen = self._seen, columns.changed.end
         before = self._as_of
         self._as_of = (columns.generation, len(columns.kinds), columns.geometries)
@@ -178,9 +174,8 @@ class Waking:
     def observe(self, change: Change, moved: bool, freed: bool) -> None:  # noqa: FBT001 - hot
         """Take note of what the fold changed, as the table of `queueing.hints` has it.
 
-        `moved`: a count of pods that somebody looks for is another; `freed`: a queue or a
-        namespace may hold more.
-        """
+        `moved`: a count of pods that somebody looks for is another; `freed`: a queue or a namespace
+        may hold more."""
         asks: Int64 = asked(change, moved, freed)
         if asks & (SOME | REORDERED):
             self._hints += 1
@@ -197,8 +192,7 @@ class Waking:
 
         False if some are left for another decision, once nodes were looked at so many times. They
         are asked then in order with those whom anything helped meanwhile, so that room goes to
-        whoever comes first.
-        """
+        whoever comes first."""
         self._finder.classes.looks = 0
         if self._hints != self._hints_seen:
             self._doubt()
@@ -208,8 +202,7 @@ class Waking:
         """Ask again for those who look for others, when one whom somebody looks for is reserved.
 
         Else they would have to wait until the decision comes back, unlike after a restart. False if
-        some are left, who are then asked with all others that may have been helped.
-        """
+        some are left, who are then asked with all others that may have been helped."""
         self._reservations.charge()
         if self._reservations.met:
             self._reservations.met = self._anew = False
@@ -279,8 +272,7 @@ class Waking:
 
     def _to_ask(self, shape_queue: ShapeQueue) -> list[PodState]:
         """Those of it who stand for all others: each want of a gang once, or the head; and those
-        for whom room was made, who may fit where nobody else of it does.
-        """
+        for whom room was made, who may fit where nobody else of it does."""
         pods, nominated = self._state.pods, self._state.nominated
         turns = shape_queue.live(self._state) if shape_queue.gang else shape_queue.waiting[:1]
         found = {wants_key(pods[turn.uid]): pods[turn.uid] for turn in turns}
@@ -292,8 +284,7 @@ class Waking:
 
     def _outdated(self, shape_queue: ShapeQueue, pods: Iterable[PodState]) -> bool:
         """Whether what it was told does not hold any more: no node is kept from any of these, or
-        something else is with their claims.
-        """
+        something else is with their claims."""
         reported = shape_queue.reasons.volume if shape_queue.reasons is not None else None
         if reported is not None:
             return all(self._finder.volumes.shortage(pod) != reported for pod in pods)

@@ -4,8 +4,7 @@ A share is the part of its card's memory that it holds (`card_part`), whatever i
 rest of a card, and of cards that nobody holds, all is free, or cordoned, or broken. Time never goes
 back: an event that is dated before another that comes earlier counts as of the same moment as that
 one. Invariant: at every moment the parts of a card come to one card, or to what is held of it where
-that is more, because a report may offer less than is held.
-"""
+that is more, because a report may offer less than is held."""
 
 from collections.abc import Iterable
 

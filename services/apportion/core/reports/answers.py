@@ -2,8 +2,7 @@
 
 Hours of cards are by the part of a card's memory that a share holds; hours of memory are GiB times
 hours. Invariant: in whatever has a capacity, granted, free, cordoned and broken come to it, but for
-the rounding of each to six digits.
-"""
+the rounding of each to six digits."""
 
 import msgspec
 
@@ -16,10 +15,9 @@ class ReportRow(Answer, frozen=True):
 
     Of `reported_gpu_hours` the nodes tell how much work there was, which is `used_gpu_hours`. The
     capacity is what of the fleet's the row had: of a node and of the total all parts of it, of
-    others what was granted, for what nobody held belongs to no namespace. So those of all rows
-    come to the total's, with what nobody held where rows are not nodes.
-    `cost` is of what was granted. It is None where no prices were given.
-    """
+    others what was granted, for what nobody held belongs to no namespace. So those of all rows come
+    to the total's, with what nobody held where rows are not nodes. `cost` is of what was granted.
+    It is None where no prices were given."""
 
     key: Everyone[str]
     start: Everyone[str] = msgspec.field(default="", name="from")
@@ -44,9 +42,8 @@ class ReportAnswer(Answer, frozen=True):
     """What was granted, used and worth from one moment to another, as of a revision.
 
     `rows` have the most hours first. `steps` are in the order of time, empty unless steps were
-    asked for. `unpriced` are the models for whose lack of a price there is no money in it.
-    `begins` is when the ledger does, where that is after `from`.
-    """
+    asked for. `unpriced` are the models for whose lack of a price there is no money in it. `begins`
+    is when the ledger does, where that is after `from`."""
 
     revision: Everyone[int]
     report: Everyone[str]
@@ -96,8 +93,7 @@ class IdleAnswer(Answer, frozen=True):
     """Shares that did nothing for an hour or more; `shares` are the first, of `found` in all.
 
     `reported`: some node said in that time what was used; else nobody knows what did nothing.
-    `unpriced` and `begins` as in `ReportAnswer`.
-    """
+    `unpriced` and `begins` as in `ReportAnswer`."""
 
     revision: Everyone[int]
     by: Everyone[str]

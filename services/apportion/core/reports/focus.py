@@ -3,8 +3,7 @@
 One record is what one row held of one model in one charge period, which begins no earlier than the
 ledger. Prices are the price file's, and there are no discounts, so the four costs are one.
 Invariant: every column that the specification has as mandatory is in every record, and empty only
-where it may be null.
-"""
+where it may be null."""
 
 from collections.abc import Iterator
 from decimal import Decimal

@@ -2,8 +2,7 @@
 
 A card is a million parts (`CARD`), memory is MiB, time microseconds; so all sums are whole numbers.
 Invariant: what a meter has added up is its rate at every moment between the period's two ends, and
-what lies in a step is in no other.
-"""
+what lies in a step is in no other."""
 
 from collections.abc import Iterator
 from enum import IntEnum
@@ -82,8 +81,7 @@ class Meters:
     """The meters of one period, in steps of `step` microseconds, or in one.
 
     Steps begin at multiples of their length since 1970, so on the hour or at midnight in UTC; the
-    first and the last may be cut short by the period.
-    """
+    first and the last may be cut short by the period."""
 
     def __init__(self, start: int, end: int, step: int = 0) -> None:
         self.start, self.end = start, end

@@ -7,8 +7,7 @@
     "*" = 0.50
 
 A share costs the part of its card's memory that it holds. Invariant: prices are decimal numbers
-all the way; nothing is rounded before it is shown.
-"""
+all the way; nothing is rounded before it is shown."""
 
 import re
 import tomllib

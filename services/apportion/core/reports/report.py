@@ -1,7 +1,6 @@
 """Accounts, put into answers.
 
-Invariant: a total is the sum of its parts before anything is rounded.
-"""
+Invariant: a total is the sum of its parts before anything is rounded."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -141,8 +140,7 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
 def _begins(read: Reading) -> str:
     """When the ledger begins, where that is within the period: before it there is nothing to tell.
 
-    Empty elsewhere.
-    """
+    Empty elsewhere."""
     begins = read.account.begins
     return text_of(begins) if read.period.start < begins < read.period.end else ""
 
@@ -150,8 +148,7 @@ def _begins(read: Reading) -> str:
 def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:
     """Of which models there is no price: a report of hours is without money then, and not refused.
 
-    A sum that left a model out would look like the whole.
-    """
+    A sum that left a model out would look like the whole."""
     return () if prices is None else prices.lacking(models)
 
 

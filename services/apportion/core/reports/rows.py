@@ -1,8 +1,7 @@
 """By what a report adds up: which row a pod is in.
 
 Invariant: every pod is in one row, and one without the label or user that is asked for is in
-`UNNAMED`; what nobody holds is in none of theirs, but in `NOBODY`.
-"""
+`UNNAMED`; what nobody holds is in none of theirs, but in `NOBODY`."""
 
 from typing import Final
 

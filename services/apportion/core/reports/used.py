@@ -3,8 +3,7 @@
 A record is about the seconds before it; what of these lies in the period, and in each step of it,
 counts in proportion. A share did nothing while its record tells no work of the card: where neither
 driver nor region tells the work, while it held no memory. Invariant: a record counts once, however
-its seconds lie to the steps.
-"""
+its seconds lie to the steps."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -28,8 +27,7 @@ IDLE_MAX: Final = 200_000
 
 class UsedSums(Struct):
     """Of shares that were looked at: cards granted and cards at work (millionths times
-    microseconds), and MiB used (times microseconds).
-    """
+    microseconds), and MiB used (times microseconds)."""
 
     reported: int = 0
     cards: int = 0

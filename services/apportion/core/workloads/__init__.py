@@ -5,5 +5,4 @@ reads the parts of a pod, and `dialects/` the names of devices. `lint/` looks fo
 not meant as it is written, and `adoption/` reads pods that are bound already.
 
 Pure: parsed documents come in, drafts come out, and the caller gives each pod its uid. Invariant:
-every document has its own outcome, so a bad one never hides a good one.
-"""
+every document has its own outcome, so a bad one never hides a good one."""

@@ -3,8 +3,7 @@
 A document comes from outside as plain Python values. Invariant: whatever it is, reading it ends in
 a result or in a `ManifestError`; depth, numbers and text that no event could carry are refused
 here, once, and so are names that Kubernetes would not allow (RFC 1123). The message of an error is
-one line of bounded length, whatever the value was.
-"""
+one line of bounded length, whatever the value was."""
 
 import re
 from collections.abc import Iterator
@@ -23,8 +22,7 @@ class ManifestError(ValueError):
     """A manifest that cannot be used: which field, which value, what is wrong, how to mend it.
 
     `field` is a path from the root of the document, as in
-    `spec.containers[0].resources.limits["nvidia.com/gpumem"]`.
-    """
+    `spec.containers[0].resources.limits["nvidia.com/gpumem"]`."""
 
     def __init__(self, field: str, value: object, problem: str, fix: str) -> None:
         super().__init__(field, value, problem, fix)
@@ -91,9 +89,7 @@ T = TypeVar("T")
 def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
     """A copy without null fields, which mean to Kubernetes that the field is absent.
 
-    Raises:
-        ManifestError: nested too deep, a key that is no text, or a value that JSON has not.
-    """
+    Raises ManifestError: nested too deep, a key that is no text, or a value that JSON has not."""
     if depth > DEPTH_MAX:
         raise ManifestError(field, value, "is nested too deep", f"nest at most {DEPTH_MAX} levels")
     if isinstance(value, dict):
@@ -118,9 +114,7 @@ def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
 def typed(document: dict[str, Any], kind: type[T]) -> T:
     """The document as a struct of the fields that we read.
 
-    Raises:
-        ManifestError: a field is missing or of the wrong type or size.
-    """
+    Raises ManifestError: a field is missing or of the wrong type or size."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
@@ -158,8 +152,7 @@ def part(whole: object, *keys: str) -> dict[Any, Any]:
 def entries(whole: object, key: str) -> Iterator[tuple[int, dict[Any, Any]]]:
     """The objects in the list under a key, each with its place; what is no object is passed over.
 
-    Reading refuses that.
-    """
+    Reading refuses that."""
     listed = whole.get(key) if isinstance(whole, dict) else None
     for place, each in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(each, dict):
@@ -169,9 +162,7 @@ def entries(whole: object, key: str) -> Iterator[tuple[int, dict[Any, Any]]]:
 def texts(mapping: dict[str, Any], field: str) -> dict[str, str]:
     """Labels or annotations: text to text.
 
-    Raises:
-        ManifestError: names the key whose value is a number or a flag for want of quotes.
-    """
+    Raises ManifestError: names the key whose value is a number or a flag for want of quotes."""
     for key, value in mapping.items():
         if not isinstance(value, str):
             raise ManifestError(within(field, key), value, "is not text", "write it in quotes")
@@ -210,9 +201,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 def dns_label(value: str, field: str) -> str:
     """A container, namespace, task or queue: a DNS label.
 
-    Raises:
-        ManifestError: empty, too long, or with other characters.
-    """
+    Raises ManifestError: empty, too long, or with other characters."""
     if len(value) > LABEL_MAX or not _LABEL.fullmatch(value):
         raise ManifestError(
             field,
@@ -226,9 +215,7 @@ def dns_label(value: str, field: str) -> str:
 def dns_subdomain(value: str, field: str) -> str:
     """A pod or job: DNS labels joined by dots.
 
-    Raises:
-        ManifestError: missing, too long, or with other characters.
-    """
+    Raises ManifestError: missing, too long, or with other characters."""
     if not value:
         raise ManifestError(field, None, "is missing", "add it")
     if len(value) > NAME_MAX or not all(map(_LABEL.fullmatch, value.split("."))):
@@ -244,9 +231,7 @@ def dns_subdomain(value: str, field: str) -> str:
 def qualified_name(value: str, field: str) -> str:
     """A scheduling gate: a name of letters, perhaps after a DNS name and a slash.
 
-    Raises:
-        ManifestError: empty, too long, or with other characters.
-    """
+    Raises ManifestError: empty, too long, or with other characters."""
     prefix, slash, name = value.rpartition("/")
     if slash:
         dns_subdomain(prefix, field)
@@ -260,9 +245,7 @@ def qualified_name(value: str, field: str) -> str:
 def joined_name(*parts: object, field: str, by: str = "-") -> str:
     """A name made of others, which may have become too long.
 
-    Raises:
-        ManifestError: it has.
-    """
+    Raises ManifestError: it has."""
     name = by.join(map(str, parts))
     if len(name) > NAME_MAX:
         raise ManifestError(

@@ -1,9 +1,8 @@
 """The fields of Kubernetes and Volcano objects that we read, as their APIs spell them.
 
 What is not here is not looked at; what is not here and would change a decision is in
-`unsupported.py`. Invariant: every list and every name has its limit in its type.
-A struct that has the name of its object, or of a field of the API, has no sentence of its own.
-"""
+`unsupported.py`. Invariant: every list and every name has its limit in its type. A struct that has
+the name of its object, or of a field of the API, has no sentence of its own."""
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 

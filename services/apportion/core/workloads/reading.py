@@ -6,8 +6,7 @@ the cluster's configuration is never made another one. Documents that stand besi
 Service does, are passed over, by every verb the same ones.
 
 Invariant: nothing but a `ManifestError` comes of a bad document, and it ends with that document.
-Nothing is passed over that holds a pod, or is of a kind of ours in another version.
-"""
+Nothing is passed over that holds a pod, or is of a kind of ours in another version."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -30,8 +29,7 @@ class Outcome:
     """What became of one document, or of one item of a List; `document` counts from 1.
 
     Exactly one of `manifest` and `error` is set. `name` is what the document calls itself, as in
-    `Pod default/trainer`, as far as that can be told.
-    """
+    `Pod default/trainer`, as far as that can be told."""
 
     document: int
     name: str
@@ -46,8 +44,7 @@ def read_documents(
     leaves: Callable[[object], bool] = lambda _: False,
 ) -> Iterator[Outcome]:
     """The outcome of every document, in order, but of those that it `leaves`; a List has one per
-    item.
-    """
+    item."""
     for number, document in enumerate(documents, 1):
         items, error = items_of(document)
         for field, item in items:
@@ -67,9 +64,7 @@ def read_documents(
 def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> Manifest:
     """What a single document (not a List) stands for.
 
-    Raises:
-        ManifestError: it cannot be used.
-    """
+    Raises ManifestError: it cannot be used."""
     clean = cleaned(document)
     if not isinstance(clean, dict):
         raise ManifestError(ROOT, document, "is not an object", "start with apiVersion, kind")
@@ -170,9 +165,7 @@ def unusable(document: dict[Any, Any]) -> bool:
 def require_class(document: dict[Any, Any]) -> None:
     """Of one that cannot be used its pods would be told that there is none.
 
-    Raises:
-        ManifestError: it is one, and has no name or no priority.
-    """
+    Raises ManifestError: it is one, and has no name or no priority."""
     if not unusable(document):
         return
     name, value = part(document, "metadata").get("name"), document.get("value")
@@ -194,8 +187,7 @@ _NAMELESS: Final = "a document without a kind"
 def others_in(document: object) -> Iterator[str]:
     """What is passed over of a document, or of the items of a List, by its name.
 
-    A priority class is used for the pods beside it, so it is not passed over.
-    """
+    A priority class is used for the pods beside it, so it is not passed over."""
     for _, item in items_of(document)[0]:
         if is_other(item) and class_of(item) is None:
             yield called(item)

@@ -1,8 +1,7 @@
 """Whose pods a pod is: ours, those of a kube-scheduler that asks our extender, or another's.
 
 Invariant: watcher and webhook judge by the same names, those of the ledger's configuration or else
-what they were told; so no pod is taken by one and left by the other.
-"""
+what they were told; so no pod is taken by one and left by the other."""
 
 from collections.abc import Collection
 from enum import Enum

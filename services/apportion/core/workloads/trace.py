@@ -2,8 +2,7 @@
 
 `gpu_milli` is the share of one GPU in thousandths when `num_gpu` is 1; a pod with more takes whole
 ones. The trace says nothing of GPU memory, so a share takes the same part of the memory. Invariant:
-a row is read exactly or refused by line, column and value; percents are rounded up.
-"""
+a row is read exactly or refused by line, column and value; percents are rounded up."""
 
 import csv
 import math
@@ -39,9 +38,7 @@ class _Row(Struct, frozen=True):
 def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
     """The pods of a trace, in its order.
 
-    Raises:
-        ManifestError: names the line and the column, as in `line 7.gpu_milli`.
-    """
+    Raises ManifestError: names the line and the column, as in `line 7.gpu_milli`."""
     for field, row in _rows(lines):
         if row.num_gpu and not row.gpu_milli:
             raise ManifestError(f"{field}.gpu_milli", 0, "is no share of a GPU", "write 1 to 1000")

@@ -2,8 +2,7 @@
 
 Invariants: a cookie is set for a known token alone; nobody acts who is not known, and the event has
 his name as the login told it, whatever the request says; what was done, and what was refused,
-stands in the log.
-"""
+stands in the log."""
 
 from __future__ import annotations
 
@@ -166,8 +165,7 @@ class Sessions:
     """The console's login: a token into a cookie that scripts cannot read, and who one is.
 
     `gate` is None where the gateway has none. The token is kept in the browser alone, until that is
-    closed; the gateway keeps nothing, so it may restart, and there may be several.
-    """
+    closed; the gateway keeps nothing, so it may restart, and there may be several."""
 
     def __init__(self, gate: Gate | None) -> None:
         self._gate = gate

@@ -2,8 +2,7 @@
 
 Invariants: with a login nobody is answered who is not known, but for the page that asks for his
 token; what a person may not do is refused with the right that he lacks; a page of another site
-cannot act for whoever is logged in here.
-"""
+cannot act for whoever is logged in here."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ class Cursors:
     his pod. A tenant gets it sealed, and may not make one up: behind which items a page goes on
     would tell whether there is one of some name. The key is derived from `secret`, the ledger's,
     which all gateways of a cluster share, so a page may be asked of any of them; without one it is
-    of this object. Invariant: what was sealed for one path opens at no other.
-    """
+    of this object. Invariant: what was sealed for one path opens at no other."""
 
     def __init__(self, secret: bytes = b"") -> None:
         self._key = hmac.digest(secret or secrets.token_bytes(_KEY_BYTES), _PURPOSE, "sha256")
@@ -127,8 +125,7 @@ class Gate:
     """The gate of one gateway; `cursors` are by the key that all gateways of a cluster share.
 
     `endpoints` say who may call them. `public` is where browsers reach it, if somebody has told
-    that.
-    """
+    that."""
 
     def __init__(
         self,
@@ -286,8 +283,7 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
     """Raise RequestRefused for what a page of another site makes a browser send.
 
     Browsers send the cookie with requests of this site alone (SameSite=Strict); an old one
-    might.
-    """
+    might."""
     origin = request.headers.get(hdrs.ORIGIN)
     # Without --public-url our origin is the host that was asked.
     if origin is not None and (
@@ -308,8 +304,7 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
 def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Request:
     """The request for an answer in one piece, not packed, and of the log without a search.
 
-    `behind` is where it goes on, as the list itself says it.
-    """
+    `behind` is where it goes on, as the list itself says it."""
     headers = request.headers.copy()
     headers[hdrs.ACCEPT] = JSON
     headers.popall(hdrs.ACCEPT_ENCODING, None)
@@ -358,8 +353,7 @@ _FIX = "write scheme, host and, if need be, port, as in https://apportion.exampl
 class PublicUrl(msgspec.Struct, frozen=True):
     """The origin of the console's pages, as a browser names it, so it can be compared as it is.
 
-    Behind a proxy that ends TLS nothing in a request tells the gateway its origin.
-    """
+    Behind a proxy that ends TLS nothing in a request tells the gateway its origin."""
 
     origin: str
 

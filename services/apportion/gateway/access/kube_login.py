@@ -3,8 +3,7 @@
 The resources are not there, and nobody has to make them: RBAC is about names. They are `ledger`,
 `pods`, `metrics`, `doctor`, `nodes` and `devices` of the group `apportion.dev`. Invariants: the API
 server is asked, not trusted with silence: without an answer nobody is let in; a token that is meant
-for somebody else is nobody's here.
-"""
+for somebody else is nobody's here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The options that say who may ask: by tokens of a cluster, by those of a file, or everybody.
 
 Invariant: a gateway that others reach than those on its own machine has a login, or somebody has
-said `--open`.
-"""
+said `--open`."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ GIVEN = ("tokens", "audiences", "public_url", "opened", "kubernetes", "kubeconfi
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Where people are known, if anywhere, and where their browsers come.
 
-    `public`: somebody said `--open`.
-    """
+    `public`: somebody said `--open`."""
 
     kube: KubeChoice
     public: bool
@@ -51,8 +49,7 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
     ) -> AsyncIterator[Gate | None]:
         """The gate before these endpoints, until the block ends; None where everybody is let in.
 
-        Raises ConfigError.
-        """
+        Raises ConfigError."""
         if self.tokens is not None:
             yield Gate(Remembered(TokenFile(self.tokens)), cursors, endpoints, self.url)
             return

@@ -1,8 +1,7 @@
 """A person, what he wishes to do, and those who know whether he may.
 
 Invariants: whoever cannot be asked about is not let in, and is told why; what is remembered of a
-person is forgotten within `KEPT_S`, and nothing of a token is kept but its digest.
-"""
+person is forgotten within `KEPT_S`, and nothing of a token is kept but its digest."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Person(Struct, frozen=True):
 class Wish(NamedTuple):
     """What somebody wants, in the words of Kubernetes' RBAC; the group is `apportion.dev`.
 
-    Without a `namespace` it is wanted of the whole cluster.
-    """
+    Without a `namespace` it is wanted of the whole cluster."""
 
     verb: str
     resource: str
@@ -160,8 +158,7 @@ class TokenFile:
         may = ["cordon"]             # also: metrics, doctor
 
     Invariants: the file holds no token; one that was rewritten is read again, and one that cannot
-    be used changes nothing. Raises ConfigError where it cannot be used at the beginning.
-    """
+    be used changes nothing. Raises ConfigError where it cannot be used at the beginning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

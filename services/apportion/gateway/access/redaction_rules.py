@@ -2,8 +2,7 @@
 
 The one place where that is decided: answers of now and of the past are decoded into their structs
 here, and redacted. Invariant: an endpoint that does not declare tenants as its audience is not
-shown to them.
-"""
+shown to them."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ def _keys(answer: ReportAnswer | IdleAnswer) -> Iterable[str]:
 
 def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
     """Rows of which those of namespaces that he does not see are one, of each step one: they come
-    to the total still, and of no other namespace he learns what it had.
-    """
+    to the total still, and of no other namespace he learns what it had."""
     others: dict[str, list[ReportRow | IdleRow]] = {}
     for row in rows:
         if row.key == NOBODY or sees(row.key):
@@ -257,8 +255,7 @@ async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Execut
     """Redact the JSON of an answer for a client that may see the namespaces of `may_see`.
 
     The cursor of a list is sealed: it may name what the client does not see. The work is done by
-    `aside`: an answer of a thousand rows takes a tenth of a second.
-    """
+    `aside`: an answer of a thousand rows takes a tenth of a second."""
 
     def decoded() -> tuple[Any, set[str]]:
         answer = msgspec.json.decode(body, type=look.kind)

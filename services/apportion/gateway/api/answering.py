@@ -1,7 +1,6 @@
 """What every handler of the API has in common: answers as JSON, refusals as JSON, and counting.
 
-Invariant: whatever goes wrong, the answer is an `ErrorAnswer` that names field, value and fix.
-"""
+Invariant: whatever goes wrong, the answer is an `ErrorAnswer` that names field, value and fix."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def short_turns() -> Turns:
     """Turns for work that takes the loop or a thread for milliseconds.
 
     They refuse no client that keeps within `Limits.each_at_once`; they only let the others in
-    between two answers of one client.
-    """
+    between two answers of one client."""
     return Turns(1, waiting=2_048, waiting_each=64)
 
 
@@ -63,8 +61,7 @@ def json_response(
 ) -> web.Response:
     """The struct, or what is JSON already, as a response.
 
-    `compressed` for whoever takes that, beside the loop.
-    """
+    `compressed` for whoever takes that, beside the loop."""
     response = web.Response(
         body=_encode(body),
         status=status,
@@ -116,8 +113,7 @@ def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractR
 def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
     """A place among those that are at work at a time, as far as there is one for this client.
 
-    `what` is done, in words for a refusal. Raises RequestRefused.
-    """
+    `what` is done, in words for a refusal. Raises RequestRefused."""
     client = request.get(CLIENT, "")
     try:
         places.enter(client)
@@ -135,9 +131,7 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
 async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterator[None]:
     """A turn for the client of this request; `what` is made, in words for a refusal.
 
-    Raises:
-        RequestRefused: too many wait already, or no turn came in time.
-    """
+    Raises RequestRefused: too many wait already, or no turn came in time."""
     client, fix = request.get(CLIENT, ""), "ask again in a moment, and fewer at once"
     try:
         await turns.enter(client)
@@ -159,8 +153,7 @@ async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterato
 def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
     """`handle`, which works long, for one request of each client at a time.
 
-    `what` is made, in words for a refusal.
-    """
+    `what` is made, in words for a refusal."""
 
     async def in_turn(request: web.Request) -> web.StreamResponse:
         if request.body_exists:

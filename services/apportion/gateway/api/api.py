@@ -4,8 +4,7 @@ A request that names a moment (`?at=`), or asks for what happened, is handed to 
 
 Invariants: an answer is of one revision and names it; while the fold is not up to now there is no
 answer but 503 with the reason; every error is an `ErrorAnswer`; one request never holds up the fold
-for longer than one page takes.
-"""
+for longer than one page takes."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ class Api:
     """Answers from one feed; `unready` says why there is no answer yet, or is empty.
 
     `rows` are those of the feed's fleet, and `uses` what its shares use; `look_back` answers what
-    is about the past. `frozen` returns why no pod can be placed now, or an empty string.
-    """
+    is about the past. `frozen` returns why no pod can be placed now, or an empty string."""
 
     def __init__(
         self,
@@ -89,8 +87,7 @@ class Api:
     async def present(self, request: web.Request) -> State:
         """The state of now, as far as the request wants it.
 
-        Raises RequestRefused, also while the fold is not up to now.
-        """
+        Raises RequestRefused, also while the fold is not up to now."""
         reason = self._unready()
         if reason:
             raise RequestRefused(

@@ -4,8 +4,7 @@ Of a short span only what the index says was changed in it is compared; of a lon
 is. Invariants: every row is a difference of the two states; its event is the newest one in between
 that made just that of it otherwise, as the index saw when it was folded; of a pod, whose wait and
 whose place end one another, the newest of both: that by which it came to where it is, or ended. Of
-a node that joined it is the oldest, by which it came, whatever its agent said since.
-"""
+a node that joined it is the oldest, by which it came, whatever its agent said since."""
 
 from __future__ import annotations
 
@@ -134,8 +133,7 @@ def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) ->
     """The newest of these events that made it what it is; 0 for none.
 
     Who waited, had a place and ended waits no more since the place, and is gone since the end. A
-    limit that came, or left, is told of whole.
-    """
+    limit that came, or left, is told of whole."""
     if what == WHOLE_LIMIT:
         return max((made for (thing, _), made in changed.items() if thing == key), default=0)
     sides = OF_A_POD if what in OF_A_POD else (what,)

@@ -1,8 +1,7 @@
 """`GET /api/v1/doctor`: what is wrong here and what to do, as far as the gateway can see.
 
 Invariant: it answers also while the gateway folds, or cannot: that is when people ask. Many who ask
-at once cost as much as one.
-"""
+at once cost as much as one."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ class Doctor:
     """The doctor of one gateway.
 
     `unready` returns why its fold is not up to now, `frozen` why the ledger takes nothing from this
-    process; both return an empty string if there is no such cause.
-    """
+    process; both return an empty string if there is no such cause."""
 
     def __init__(
         self,
@@ -141,8 +139,7 @@ class LateWords:
 
     What was handed out while the pod ended is said all the same: it contradicts the ledger, and is
     no fault. The ledger itself tells: on what the word was said, and where the pod ended.
-    Invariant: an event is looked at once, and one that cannot be read did not come late.
-    """
+    Invariant: an event is looked at once, and one that cannot be read did not come late."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -193,8 +190,7 @@ class PriceWatch:
     """Warns of models without a price: of each once, as it comes.
 
     A report of the cost is asked for at the end of a month; that it cannot be made is told when the
-    gateway begins, and when a model comes that nobody has priced.
-    """
+    gateway begins, and when a model comes that nobody has priced."""
 
     def __init__(self, file: Path, state: State) -> None:
         self._file = file

@@ -1,9 +1,8 @@
 """What an endpoint of the API declares: the one place where its path, parameters and answer stand.
 
 The router, the gate, the refusal of an unknown path, the OpenAPI document and the reference page
-are all made from these declarations. Invariant: what an endpoint does not say about its audience
-is the narrowest, so a forgotten line hides an answer and never shows one.
-"""
+are all made from these declarations. Invariant: what an endpoint does not say about its audience is
+the narrowest, so a forgotten line hides an answer and never shows one."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     """One path of the API. `name` is what its requests are counted under in the metrics.
 
     `answer` is the struct of the JSON answer, None where there is none; `also` are the other media
-    types that it has, and `body` is the struct of a request's body.
-    """
+    types that it has, and `body` is the struct of a request's body."""
 
     path: str
     name: str

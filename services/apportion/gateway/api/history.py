@@ -2,8 +2,7 @@
 
 Invariants: a page is bounded, goes on where the one before ended, and is of the revisions up to the
 one that it names; the bins of the timeline cover its span without a gap, and their number is
-bounded.
-"""
+bounded."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Each event has its revision as its id, so a client that comes back with `Last-Event-ID` goes on
 where it was. Invariant: a client gets every event behind its start, in order and once; a client
-that does not read is dropped, and never slows the fold or another client.
-"""
+that does not read is dropped, and never slows the fold or another client."""
 
 from __future__ import annotations
 
@@ -87,8 +86,7 @@ _decode_type = from_outside(msgspec.json.Decoder(_Type).decode)
 class EventStream:
     """The streams of one gateway; `records` gives those behind a revision that `feed` has no more.
 
-    It raises ConnectionError where it cannot, which ends the stream, to be resumed.
-    """
+    It raises ConnectionError where it cannot, which ends the stream, to be resumed."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """The log: events in words, the newest first, paged backwards, and filtered.
 
 Invariant: a page costs what it reads, and that is bounded: where a filter lets little through, the
-page ends early and says where to go on.
-"""
+page ends early and says where to go on."""
 
 from __future__ import annotations
 
@@ -167,8 +166,7 @@ def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:
     """The rows of a page that a request wants, going by what is shown of them and nothing else.
 
     For somebody who does not see all: a search of the whole would tell what stands in the rest.
-    Raises RequestRefused.
-    """
+    Raises RequestRefused."""
     query = parsed(LogQuery, given)
     page, wanted, limit = _decode_page(body), filter_of(query), query.limit
     rows = tuple(

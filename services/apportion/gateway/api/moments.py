@@ -31,8 +31,7 @@ class Moments:
     async def since(self, field: str, text: str) -> int:
         """As `revision`; but of a ledger that has its beginning, what was before it is known.
 
-        That is nothing, so a time before it means its first event.
-        """
+        That is nothing, so a time before it means its first event."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:

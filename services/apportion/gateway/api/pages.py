@@ -1,9 +1,8 @@
 """Lists in pages: each is cut from one revision of the state and costs what it returns.
 
 A page goes on behind the last item of the one before, by an order that new events do not disturb;
-what was added or removed meanwhile behind that place shows, and nothing is shown twice.
-Invariant: no page holds more than its limit, but for the devices of the last node.
-"""
+what was added or removed meanwhile behind that place shows, and nothing is shown twice. Invariant:
+no page holds more than its limit, but for the devices of the last node."""
 
 from __future__ import annotations
 
@@ -78,8 +77,7 @@ class QuotasQuery(PageQuery, frozen=True, kw_only=True):
 def pods(state: State, query: PodsQuery) -> PodPage:
     """Pods by the revision of their submission, then those that cannot be read, by uid.
 
-    Filtered by namespace, phase and node; a page goes on behind a revision, or `rejected:UID`.
-    """
+    Filtered by namespace, phase and node; a page goes on behind a revision, or `rejected:UID`."""
     if query.after.startswith(_REJECTED):
         return _rejected(state, query, query.after.removeprefix(_REJECTED), query.limit)
     after = query.after_revision

@@ -4,8 +4,7 @@ It is a child of the gateway (`gateway.past_process`), of lower priority, and as
 that only this user can reach. It begins with the first question, or where the ledger is long as
 soon as the gateway is ready; it ends with the gateway, also with one that is killed, for its
 standard input ends then; one that died is begun anew. Invariant: no more than `LOOKS_MAX` questions
-are under way; one more is refused with the reason, and never queued.
-"""
+are under way; one more is refused with the reason, and never queued."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ _records = msgspec.msgpack.Decoder(list[Record]).decode
 
 class Seen(msgspec.Struct, frozen=True):
     """What the gateway was shown: the server's monitoring port, empty for none, and files; what
-    looks into the past need is `kept` in a temporary folder if nowhere.
-    """
+    looks into the past need is `kept` in a temporary folder if nowhere."""
 
     monitor: str = ""
     archives: Path | None = None
@@ -103,9 +101,7 @@ class PastClient:
     async def records(self, after: int) -> list[Record]:
         """Some records behind a revision, the next one first.
 
-        Raises:
-            ConnectionError: nobody answers for the past, or the ledger is away.
-        """
+        Raises ConnectionError: nobody answers for the past, or the ledger is away."""
         try:
             async with asyncio.timeout(LOOK_S):
                 session = await self.begin()

@@ -2,8 +2,7 @@
 
 The fork has the whole state at once and copies nothing, so the fold waits for the fork alone.
 Invariants: nothing is appended; each is made within its time; whoever hangs up, or does not read,
-ends the plan that was made for it. How many are made at a time is the gateway's: `AT_ONCE`.
-"""
+ends the plan that was made for it. How many are made at a time is the gateway's: `AT_ONCE`."""
 
 from __future__ import annotations
 
@@ -58,9 +57,8 @@ _decode = from_outside(msgspec.json.Decoder(PlanRequest).decode)
 
 
 class Plans:
-    """The plans of one process; `state_of` gives the state that a request asks about, which is
-    read before anything else is awaited.
-    """
+    """The plans of one process; `state_of` gives the state that a request asks about, which is read
+    before anything else is awaited."""
 
     def __init__(
         self,
@@ -125,8 +123,7 @@ async def _while_there(
     request: web.Request, lines: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
     """The lines until the client hangs up: a fork that reads many documents says nothing for long,
-    and a hang-up shows only where something is written.
-    """
+    and a hang-up shows only where something is written."""
     while request.transport is not None:
         coming = asyncio.ensure_future(anext(lines, None))
         try:

@@ -1,10 +1,8 @@
 """What a request may ask for, read by the struct that declares it.
 
 A struct declares each parameter once: its type, its bounds, its default and what it means. Requests
-are read by it, and the reference of the API is made from it.
-Invariant: a parameter that no struct declares is an error, so a typing mistake never widens an
-answer.
-"""
+are read by it, and the reference of the API is made from it. Invariant: a parameter that no struct
+declares is an error, so a typing mistake never widens an answer."""
 
 from __future__ import annotations
 
@@ -29,8 +27,7 @@ class RequestRefused(Exception):
     """A request that gets an error for an answer, with this HTTP status.
 
     `retry_after_s`: asked again after so long it may well get another one. An error that begins
-    with the field's name is given as its `rest`. See `ErrorAnswer` for `code`.
-    """
+    with the field's name is given as its `rest`. See `ErrorAnswer` for `code`."""
 
     def __init__(
         self, status: int, error: str = "", *, field: str = "", rest: str = "", fix: str = "",
@@ -116,8 +113,7 @@ def parsed(kind: type[Q], given: Mapping[str, str]) -> Q:
 def wait_of(given: Mapping[str, str]) -> WaitQuery:
     """The parameters that every question may have, whatever others this one has.
 
-    Raises RequestRefused.
-    """
+    Raises RequestRefused."""
     waits = _declared(WaitQuery)
     return parsed(WaitQuery, {name: given[name] for name in given if name in waits})
 

@@ -1,7 +1,6 @@
 """The reads of the API: what a request asks, answered from one state, of now or of the past.
 
-Invariant: an answer is made of one state in one piece, and names its revision.
-"""
+Invariant: an answer is made of one state in one piece, and names its revision."""
 
 from __future__ import annotations
 

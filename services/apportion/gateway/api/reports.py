@@ -1,10 +1,9 @@
 """`GET /api/v1/report/usage|cost|idle`: what was granted, used and worth, from the ledger.
 
-They are made by the process that looks back, each in pieces that let its other answers go on.
-Each holds a state of its own: the gateway asks for no more than `AT_ONCE` at a time.
-The price file is read for each, so that whoever mends it need start nothing anew; only cost needs
-it. Invariant: one that takes longer than `SECONDS` is given up, before the gateway gives up on it.
-"""
+They are made by the process that looks back, each in pieces that let its other answers go on. Each
+holds a state of its own: the gateway asks for no more than `AT_ONCE` at a time. The price file is
+read for each, so that whoever mends it need start nothing anew; only cost needs it. Invariant: one
+that takes longer than `SECONDS` is given up, before the gateway gives up on it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Why a pod is where it is, or was: for pods that have ended too, and since when a device fails.
 
 What only the past knows comes on top: evictions for the pod, its predecessor, breaches of its
-shares. A state forgets an eviction once the pod is gone, and keeps no breach.
-Invariants: what is said of a pod that has ended is what was said of it just before its end; an
-answer about a moment has only events at or before that moment, and what is read for it is bounded.
-"""
+shares. A state forgets an eviction once the pod is gone, and keeps no breach. Invariants: what is
+said of a pod that has ended is what was said of it just before its end; an answer about a moment
+has only events at or before that moment, and what is read for it is bounded."""
 
 from __future__ import annotations
 
@@ -154,8 +153,7 @@ class PastWhy:
 async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
     """The evictions that have to do with the pod that this explains, up to a revision.
 
-    Raises LedgerError, ArchiveError.
-    """
+    Raises LedgerError, ArchiveError."""
     name = f"{why.namespace}/{why.name}"
     uids = past.index.pods_named(name, upto=upto, limit=PREDECESSORS_MAX)
     behind = uids.index(why.uid) + 1 if why.uid in uids else 0
@@ -179,8 +177,7 @@ async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
 async def breaches_of(past: Past, why: Why, upto: int) -> tuple[Breach, ...]:
     """The breaches of the pod's shares since it was placed, up to a revision, the newest first.
 
-    Raises LedgerError, ArchiveError.
-    """
+    Raises LedgerError, ArchiveError."""
     if why.placed is None:
         return ()
     found: dict[tuple[str, str, str], Breach] = {}

@@ -4,8 +4,7 @@ Everything a page shows it asks from the read API. The files are read once and h
 with a tag of its content, so that a browser asks again and is answered in a word.
 
 Invariant: nothing outside `static/` is ever answered, and every answer carries the policy that
-keeps a page from loading, running or asking anything that is not this gateway's own.
-"""
+keeps a page from loading, running or asking anything that is not this gateway's own."""
 
 from __future__ import annotations
 

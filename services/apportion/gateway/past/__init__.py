@@ -2,5 +2,4 @@
 
 It lives in a process of its own, which the gateway starts (`gateway.past_process`): what a look
 into the past costs is never taken from the present. Everything in here is derived from the ledger
-and its archives, and can be thrown away.
-"""
+and its archives, and can be thrown away."""

@@ -1,8 +1,7 @@
 """How much happened when: counts of events by type, in cells of time.
 
 Cells are as fine as a few thousand of them allow, whatever the length of the ledger. Invariant:
-every event is counted in exactly one cell, and cells follow one another in revisions.
-"""
+every event is counted in exactly one cell, and cells follow one another in revisions."""
 
 from __future__ import annotations
 

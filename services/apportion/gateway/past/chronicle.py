@@ -1,8 +1,7 @@
 """Every record that there ever was: the ledger's, and before its beginning those of its archives.
 
 Invariants: records come in revision order without a gap, or not at all; what is read of an archive
-has proved itself; nothing waits for the whole of a file where a part of it is asked for.
-"""
+has proved itself; nothing waits for the whole of a file where a part of it is asked for."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class _Span:
     """Delivers up to a revision, and lets go of whom it delivered to.
 
     A follower that ended with an error, and what it delivers to, live until somebody looks for
-    cycles, and in a process of large states nobody does: so no error of ours reaches it.
-    """
+    cycles, and in a process of large states nobody does: so no error of ours reaches it."""
 
     def __init__(self, deliver: Deliver, upto: int) -> None:
         self._deliver: Deliver | None = deliver
@@ -101,8 +99,7 @@ class ArchiveFile:
     async def read(self, deliver: Deliver, *, after: int, upto: int) -> None:
         """Deliver the records behind `after` up to `upto` that are in it, a slice at a time.
 
-        Raises ArchiveError, OSError.
-        """
+        Raises ArchiveError, OSError."""
         known = bisect.bisect_right(self.places, after, key=lambda place: place[0])
         reader = ArchiveReader(self.path, self.places[known - 1][1] if known else None)
         noted = self.places[-1][0] if self.places else self.first - 1
@@ -121,8 +118,7 @@ class ArchiveFile:
 def open_archives(folder: Path | None, created: str) -> list[ArchiveFile]:
     """The archives in the folder that are of the stream made at `created`, the oldest first.
 
-    What cannot be used is said aloud and left out.
-    """
+    What cannot be used is said aloud and left out."""
     found: list[ArchiveFile] = []
     paths = sorted(folder.iterdir())[:ARCHIVES_MAX] if folder is not None else []
     for path in paths:
@@ -205,8 +201,7 @@ class Chronicle:
     async def revision_at(self, time: datetime) -> int:
         """The newest revision that was recorded at or before this time; 0 where none was.
 
-        The ledger knows when its server stored each; an archive, what each event says itself.
-        """
+        The ledger knows when its server stored each; an archive, what each event says itself."""
         revision = await stream.newest_stored_by(self._ledger.wire, time)
         if revision:
             return revision

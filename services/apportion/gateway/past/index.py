@@ -3,12 +3,11 @@
 `facts` has a row for each pod, node and device that an event is about; `holds` one for each share
 from the decision that gave it to the event that freed it; `marks` one for each event that people
 look for on a line of time; `changes` one for each thing that an event made otherwise, and what of
-it. Everything is found by key, whatever the length of the ledger. It can be
-thrown away: it is made again from the ledger.
+it. Everything is found by key, whatever the length of the ledger. It can be thrown away: it is made
+again from the ledger.
 
 Invariant: what is committed is of exactly the events up to `revision`; a process that dies takes
-what came after with it, and reads it again.
-"""
+what came after with it, and reads it again."""
 
 from __future__ import annotations
 
@@ -222,8 +221,7 @@ class Index:
     def full_names(self, name: str, *, upto: int, limit: int) -> list[str]:
         """`namespace/name` of all pods of this name known up to a revision, in order.
 
-        It looks at every name there ever was: some 50 ms for a million pods.
-        """
+        It looks at every name there ever was: some 50 ms for a million pods."""
         self._flush()
         return self._column(_FULL_NAMES, name, upto, limit)
 
@@ -276,8 +274,7 @@ class Index:
 
     def failures_under(self, uids: Sequence[str], *, after: int, upto: int) -> list[int]:
         """The revisions of failures and recoveries under these pods: of a device while one of them
-        held it, or of the node that it was on.
-        """
+        held it, or of the node that it was on."""
         self._flush()
         return self._column(
             "SELECT DISTINCT m.revision FROM things p JOIN holds h ON h.pod = p.id "
@@ -307,8 +304,7 @@ class Index:
         self, kind: int, keys: Iterable[str], *, after: int, upto: int, oldest: bool = False
     ) -> dict[tuple[str, str], int]:
         """The newest events behind `after` up to `upto` that made these otherwise, by key and what
-        of it; or the oldest.
-        """
+        of it; or the oldest."""
         self._flush()
         ids = {found: key for key in keys if (found := self._find(kind, key)) is not None}
         rows = self._db.execute(
@@ -324,8 +320,7 @@ class Index:
     ) -> list[WhoRow]:
         """Shares of a device, or on a node, held at any time from `since` to `upto`.
 
-        As it was known then: what came to an end later was held.
-        """
+        As it was known then: what came to an end later was held."""
         thing = self._find(kind, key) or 0
         given = {"thing": thing, "since": since, "upto": upto, "skip": skip, "limit": limit}
         found = []

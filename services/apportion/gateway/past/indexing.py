@@ -1,8 +1,7 @@
 """Reading the ledger once, from its beginning and then along: checkpoints, index and cells.
 
 See `runtime.ledger.reader.Fold`. Invariant: a checkpoint and what is committed of the index are of
-the same revision, so that a process that begins anew goes on where both are.
-"""
+the same revision, so that a process that begins anew goes on where both are."""
 
 from __future__ import annotations
 
@@ -94,8 +93,7 @@ class Indexer(StateFold):
     """Folds every event, and notes whom it is about.
 
     `stored_ns` says when the event that is folded was recorded, 0 where nobody knows. `failed` is
-    empty, or why nothing more is noted: the states of past moments need no index.
-    """
+    empty, or why nothing more is noted: the states of past moments need no index."""
 
     def __init__(self, state: State, index: Index, checkpoints: Checkpoints) -> None:
         super().__init__(state, quiet=True)
@@ -269,8 +267,7 @@ def record_digest(record: Record) -> bytes:
 def open_index(folder: Path, created: str) -> tuple[Index, Checkpoints]:
     """Index and checkpoints in this folder, of the ledger whose stream was made at `created`.
 
-    What is there of another ledger, and what does not fit together, is removed. Raises OSError.
-    """
+    What is there of another ledger, and what does not fit together, is removed. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     checkpoints = Checkpoints(folder)
     index = Index(folder / "index.sqlite")

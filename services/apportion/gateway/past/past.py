@@ -1,8 +1,7 @@
 """The past of one ledger, put together: what reads it, what is kept of it, and how far it is.
 
 Invariant: what is asked of the index is answered from all that the ledger held when the question
-came, or refused; the states of past moments need no index and are there before it is.
-"""
+came, or refused; the states of past moments need no index and are there before it is."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ class Past:
     async def caught_up(self) -> int:
         """The newest revision of the ledger, once the index has read it.
 
-        Raises LedgerUnavailable where that takes too long, or never will be.
-        """
+        Raises LedgerUnavailable where that takes too long, or never will be."""
         last = await self._looks.last_revision()
         try:
             async with asyncio.timeout(READ_S):
@@ -90,8 +88,7 @@ async def open_past(
 ) -> Past:
     """The past of this ledger, with what was kept of it; `looks` is a connection for looks alone.
 
-    Raises LedgerError, OSError.
-    """
+    Raises LedgerError, OSError."""
     info = await stream.check(looks.wire)
     snapshots = Snapshots(looks.wire)
     index, checkpoints = open_index(kept, info.created)

@@ -3,8 +3,7 @@
 Where to begin is a state that is kept from another look, a checkpoint of our own, a snapshot of the
 schedulers or the empty state before the first revision: whatever leaves least to fold. Invariants:
 `at(r)` is what folding everything up to `r` gives; no more than a few states are held at once, and
-no more than a few are folded at once.
-"""
+no more than a few are folded at once."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Checkpoints:
     """States in one folder, which must be there: a compressed file for each, named by its revision.
 
     `rules` are those by which the ledger is read now. Invariants: what is loaded is what was added,
-    by the rules of now, or nothing; number and bytes are bounded, by making the states sparser.
-    """
+    by the rules of now, or nothing; number and bytes are bounded, by making the states sparser."""
 
     def __init__(
         self, folder: Path, *, every_events: int = EVERY_EVENTS, number_max: int = NUMBER_MAX,
@@ -173,8 +171,7 @@ class PastStates:
     async def at(self, revision: int) -> State:
         """The state after that revision, which is to be read before anything else is awaited.
 
-        Raises BeforeBeginning, UnknownEvent, LedgerError, ArchiveError.
-        """
+        Raises BeforeBeginning, UnknownEvent, LedgerError, ArchiveError."""
         async with self._turn:
             state = self._kept.pop(revision, None) or await self._folded(revision)
             self._kept[revision] = state

@@ -8,9 +8,8 @@ from pathlib import Path
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write the file beside its place, to the disk, and then put it there.
 
-    Raises:
-        OSError: the disk is full, or the folder is not there; what stood there before still does.
-    """
+    Raises OSError: the disk is full, or the folder is not there; what stood there before still
+    does."""
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

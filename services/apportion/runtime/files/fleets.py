@@ -1,8 +1,7 @@
 """Simulated nodes by the thousand: from the command line's words, or from a file.
 
 Invariant: a fleet is read whole or not at all; all that is wrong is named at once, each by file,
-line, field, value and fix, and no node name comes twice.
-"""
+line, field, value and fix, and no node name comes twice."""
 
 from __future__ import annotations
 
@@ -78,9 +77,7 @@ def numbered_nodes(
     `{}` in the pattern becomes 1, 2, ...; a pattern without it is the name of a single node, and
     the stem of several. `option` is that of the verb, by which mistakes are named.
 
-    Raises:
-        FleetInvalid: a name, a description or the number of nodes is out of bounds.
-    """
+    Raises FleetInvalid: a name, a description or the number of nodes is out of bounds."""
     if not 1 <= len(pattern) <= _PATTERN_CHARS_MAX:
         raise FleetInvalid(f"node: {len(pattern)} characters; write from 1 to {_PATTERN_CHARS_MAX}")
     if not 1 <= count <= NODES_MAX:
@@ -105,9 +102,7 @@ def read_fleet(path: str | Path, *, misnamed: Judge | None = None) -> list[Simul
     `cpu_milli` and `memory_mib` of the host may be left out. `misnamed` says of a node's name why
     it cannot be, and nothing of one that can: what a ledger was begun with keeps its names.
 
-    Raises:
-        FleetInvalid: names file, line or entry, field, value and fix of all that is wrong.
-    """
+    Raises FleetInvalid: names file, line or entry, field, value and fix of all that is wrong."""
     path = Path(path)
     try:
         size_bytes = path.stat().st_size

@@ -4,8 +4,7 @@ Whoever may write into a folder may put a link there, and be shown what it leads
 whoever reads the folder. Invariants: every file and every document has its own result, so one that
 cannot be read hides no other; no input makes us hold more than one bounded file; of a folder
 nothing is read that is not in it, whatever is done to it meanwhile; a document that cannot be used
-is one problem, with field, value and fix, and the others count; each name counts once.
-"""
+is one problem, with field, value and fix, and the others count; each name counts once."""
 
 from __future__ import annotations
 
@@ -175,8 +174,7 @@ def _file(path: Path, inside: Path | None) -> tuple[str, bytes] | Problem:
 def _outside(descriptor: int, folder: Path) -> str:
     """Why this open file is none of the folder's; empty if it is. A link may have led to it.
 
-    What is open is asked, not the name, which may lead elsewhere a moment later.
-    """
+    What is open is asked, not the name, which may lead elsewhere a moment later."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return "is no file: remove it"
     if not Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(folder):
@@ -219,12 +217,10 @@ class Wish:
     """What was read: pods and gangs, in the order in which they came; queues and quotas.
 
     `deployments` are the namespaces and owners of pods of which there may be fewer than before.
-    `podless` are workloads that stand for no pods as they are written, by name.
-    `queues` are those that pods and gangs name, each with the first document and field that does.
-    `slips` are names in it that are probably not meant so, have no effect here, or are of another
-    scheduler, each with where it stands.
-    `passed_over` are documents that are neither workloads nor limits, by name.
-    """
+    `podless` are workloads that stand for no pods as they are written, by name. `queues` are those
+    that pods and gangs name, each with the first document and field that does. `slips` are names in
+    it that are probably not meant so, have no effect here, or are of another scheduler, each with
+    where it stands. `passed_over` are documents that are neither workloads nor limits, by name."""
 
     pods: list[PodDraft] = field(default_factory=list)
     groups: dict[str, PodGroupObserved] = field(default_factory=dict)
@@ -244,9 +240,7 @@ def read_wish(
 ) -> tuple[Wish, list[Problem]]:
     """The pods, gangs, queues and quotas of these documents, and what is wrong with the others.
 
-    Raises:
-        TooManyPods: there are more than `most`; a few lines may ask for millions.
-    """
+    Raises TooManyPods: there are more than `most`; a few lines may ask for millions."""
     documents = list(found)
     contents = [each.content for each in documents if isinstance(each, Document)]
     reader = _Reader(with_classes(config, contents), most)

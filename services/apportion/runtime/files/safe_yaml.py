@@ -1,13 +1,12 @@
 """YAML and JSON text from outside, parsed within limits: every document its own result.
 
-PyYAML is imported here and nowhere else. A text is split at its `---` lines first, so that a
-syntax error ends one document and not those behind it. Before anything is built, a pass over the
-parser's events measures depth and aliases, so neither deep nesting nor a bomb of aliases costs more
-than reading the text once. Dates stay text, as they do in Kubernetes.
+PyYAML is imported here and nowhere else. A text is split at its `---` lines first, so that a syntax
+error ends one document and not those behind it. Before anything is built, a pass over the parser's
+events measures depth and aliases, so neither deep nesting nor a bomb of aliases costs more than
+reading the text once. Dates stay text, as they do in Kubernetes.
 
 Invariant: what comes out is a tree of JSON-like values with text keys, none of them twice, or a
-`Malformed` with a line and a fix.
-"""
+`Malformed` with a line and a fix."""
 
 import json
 import re
@@ -43,8 +42,7 @@ _KEY_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}
 class Malformed(ValueError):
     """Text that cannot be parsed: the line (from 1), what is wrong, and how to mend it.
 
-    `of_syntax`: it is not JSON at all.
-    """
+    `of_syntax`: it is not JSON at all."""
 
     def __init__(self, line: int, problem: str, fix: str, *, of_syntax: bool = False) -> None:
         super().__init__(line, problem, fix)
@@ -97,8 +95,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
     """The documents of a text, in order; empty ones do not count.
 
-    `is_json`: only JSON will do. Other text is tried as JSON when it begins like an object.
-    """
+    `is_json`: only JSON will do. Other text is tried as JSON when it begins like an object."""
     if is_json or text.lstrip()[:1] == "{":
         try:
             yield Parsed(1, 1, text, content=_json(text))
@@ -298,16 +295,14 @@ def _composed(text: str) -> yaml.Node | None:
 @lru_cache(maxsize=DEPTH_MAX)
 def _fields(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
     """The fields of a mapping by their keys, kept for whoever asks for many fields of a document:
-    of a mapping with thousands of doubtful keys each would be looked for among all.
-    """
+    of a mapping with thousands of doubtful keys each would be looked for among all."""
     return {key.value: (key, value) for key, value in node.value}
 
 
 def written(value: object) -> str:
     """Maps, lists and scalars as a YAML document, in the order that they have.
 
-    Where a text has characters that a terminal would obey, all beyond ASCII are escaped.
-    """
+    Where a text has characters that a terminal would obey, all beyond ASCII are escaped."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if escaped(text, keep="\n") != text:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)

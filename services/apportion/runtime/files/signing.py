@@ -57,8 +57,7 @@ class VerifyingKey:
 def make_key(path: Path) -> Path:
     """Make a key in `path`, and its public half in `path`.pub, which is returned.
 
-    Raises OSError, FileExistsError where one of the two is there already.
-    """
+    Raises OSError, FileExistsError where one of the two is there already."""
     key = Ed25519PrivateKey.generate()
     public = path.with_name(f"{path.name}.pub")
     if public.exists():

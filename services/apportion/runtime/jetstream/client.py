@@ -3,8 +3,7 @@
 It keeps the connection: reconnects for ever with jitter, and ends every wait when the connection is
 lost or the server forbids a subject. Invariants: no message shows a password, a key or a token;
 nothing is sent while disconnected, so what cannot be sent is unavailable, and only what was sent
-can be unknown.
-"""
+can be unknown."""
 
 from __future__ import annotations
 
@@ -135,8 +134,7 @@ class _Asked:
     """The requests under way over one connection, each known by a token.
 
     Invariant: each ends once: by its reply, by the server's word that it is forbidden, or with the
-    connection.
-    """
+    connection."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[frozenset[str], asyncio.Future[Message]]] = {}
@@ -250,8 +248,7 @@ class Connection:
     def _password_here(self) -> str:
         """The password that our URL has for the server at hand.
 
-        One that another server named comes without, and would refuse us: it gets the first one.
-        """
+        One that another server named comes without, and would refuse us: it gets the first one."""
         return self._client.own_password or self._reach.password or ""
 
     def _token_here(self) -> str:
@@ -376,8 +373,7 @@ class Connection:
         The client waits by `asyncio.wait_for`, which up to Python 3.11 forgets a cancellation that
         comes with the answer: a reader that is being stopped would go on. So it waits in a task of
         its own. It also forgets, once it is connected again, what it has asked before, and would
-        wait ten seconds for nothing.
-        """
+        wait ten seconds for nothing."""
         flushing = asyncio.ensure_future(self._client.flush())
         with self._asked.one(frozenset()) as (_, lost):
             ends: set[asyncio.Future[Any]] = {flushing, lost}
@@ -456,8 +452,7 @@ class Connection:
 def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
     """A random one of those that failed least, after a random pause that grows with the failures.
 
-    So no herd forms, and a server that is frozen costs one try.
-    """
+    So no herd forms, and a server that is frozen costs one try."""
     fewest = min(server.reconnects for server in pool)
     best = [server for server in pool if server.reconnects == fewest]
     server = random.choice(best)  # noqa: S311 - spreads load, guards nothing
@@ -468,8 +463,7 @@ def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, f
 def check_version(client: Client) -> str:
     """The server's version; empty for a development build that names none.
 
-    Raises ServerTooOld where atomic batches or security fixes are missing.
-    """
+    Raises ServerTooOld where atomic batches or security fixes are missing."""
     found = client.connected_server_version
     try:
         version = (found.major, found.minor, found.patch)
@@ -494,8 +488,7 @@ async def connect(
 
     `name` is shown in the server's list of connections, and `opened` makes ours. Raises
     LedgerUnavailable, NotPermitted, ServerTooOld. The stream is not looked at: see create_stream
-    and check_stream.
-    """
+    and check_stream."""
     reach = reach_of(to)
     wire = opened(reach)
     try:
@@ -514,8 +507,7 @@ async def create_stream(
 
     Beside it, the bucket of its snapshots and the auditors' copy are made.
 
-    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError.
-    """
+    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError."""
     # A snapshot knows the whole state; nobody else who connects needs to.
     from apportion.runtime.jetstream.snapshots import Snapshots  # noqa: PLC0415
 

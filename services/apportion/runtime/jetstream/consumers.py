@@ -8,8 +8,7 @@ numbers. A reader of ours says in its consumer's metadata which formats it knows
 A consumer whose filter was changed still beats, and delivers nothing. Invariants: a consumer that
 delivers to somebody is not taken from him; a setting that we asked for and that the server now has
 otherwise is named; one that is gone is nobody's drift, for its reader makes another; a reader that
-says no formats is taken for one that knows no more than every build does.
-"""
+says no formats is taken for one that knows no more than every build does."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ _NOBODY: Final = "reader"
 
 class ReaderThere(msgspec.Struct, frozen=True):
     """One reader: what it calls itself, and up to which version it knows what is not legal
-    everywhere.
-    """
+    everywhere."""
 
     name: str
     formats: dict[str, int]
@@ -73,8 +71,7 @@ _decode = msgspec.json.Decoder(_Page).decode
 def described(config: Mapping[str, object], name: str) -> dict[str, object]:
     """The settings of a consumer, with what a reader of this build says of itself.
 
-    The server adds metadata of its own, so these are no setting that could drift.
-    """
+    The server adds metadata of its own, so these are no setting that could drift."""
     formats = [f"{row.name}@{row.version}" for row in CATALOGUE if row.version > row.born]
     return {**config, "metadata": {NAME: name, KNOWS: ",".join(formats)}}
 
@@ -82,8 +79,7 @@ def described(config: Mapping[str, object], name: str) -> dict[str, object]:
 async def list_readers(wire: Wire) -> list[ReaderThere]:
     """All readers of ours that are there, in the account of who asks.
 
-    Raises LedgerUnavailable, NotPermitted.
-    """
+    Raises LedgerUnavailable, NotPermitted."""
     found: list[_Consumer] = []
     for _ in range(_PAGES_MAX):
         page = _decode(await call_api(wire, f"CONSUMER.LIST.{STREAM}", {"offset": len(found)}))
@@ -125,8 +121,7 @@ async def create(
     """Make a consumer of `subjects` under a free name of ours, `first` if that is free.
 
     Returns its settings, with its name. Raises LedgerUnavailable, also where all names are taken,
-    NotPermitted.
-    """
+    NotPermitted."""
     for number, name in enumerate(_names(wire.owner or _NOBODY, first)):
         try:
             made = await _create(wire, {**settings, "name": name}, subjects)
@@ -198,8 +193,7 @@ async def read_info(wire: Wire, name: str) -> ConsumerInfo:
 async def look(wire: Wire, wanted: Mapping[str, object]) -> list[LedgerDrifted]:
     """One error for each of these settings that the consumer has otherwise; none if it is gone.
 
-    Raises LedgerUnavailable.
-    """
+    Raises LedgerUnavailable."""
     name = str(wanted["name"])
     answer = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}", absent=_NOT_FOUND)
     found = _decode_info(answer).config if answer else wanted

@@ -1,8 +1,7 @@
 """What a client can see of the ledger's server, its stream and its clocks: facts for the doctor.
 
 It reads, and changes nothing. Invariant: what this user may not ask, or nobody answers, is left out
-and is no error; only a server that does not answer for the stream itself is.
-"""
+and is no error; only a server that does not answer for the stream itself is."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ _decode_user = msgspec.json.Decoder(_UserInfo).decode
 async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -> LedgerFacts:
     """The facts, as of now; `server_says` is the answer of its `/varz`, empty where nobody asked.
 
-    Raises LedgerError.
-    """
+    Raises LedgerError."""
     before = clock.now()
     info = await stream.read_info(wire)
     skew_s = (before + (clock.now() - before) / 2 - datetime.fromisoformat(info.ts)).total_seconds()

@@ -10,8 +10,7 @@ gets them from the ledger again.
 
 A consumer lives on any one of the servers, also on one that came back a moment ago and lacks the
 newest records until it has them from the others. Such a consumer delivers late, never wrongly; but
-what it says is pending is counted in its own store, so it proves nothing about the end.
-"""
+what it says is pending is counted in its own store, so it proves nothing about the end."""
 
 from __future__ import annotations
 
@@ -231,8 +230,7 @@ class Follower:
     async def drift(self) -> list[LedgerDrifted]:
         """What of our consumer somebody has changed; another takes its place then.
 
-        Raises LedgerUnavailable.
-        """
+        Raises LedgerUnavailable."""
         if not (self._consumer and self._live and self.running):
             return []
         drifted = await consumers.look(self._wire, self._consumer)
@@ -243,8 +241,7 @@ class Follower:
     async def _look(self) -> None:
         """Ask the stream's leader whether it holds what we have, and at first how far to read.
 
-        Raises LedgerHole unless the stream holds all from our position on.
-        """
+        Raises LedgerHole unless the stream holds all from our position on."""
         last = self._last
         found = None if last is None else await stream.read_record(self._wire, last.revision)
         info = await stream.read_info(self._wire)

@@ -18,8 +18,7 @@ What nats-server 2.15.1 was seen to do, and what follows from it:
 - a refusal names neither subject nor id; 10071 names the newest revision, whose subject we read;
 - a batch cut short, by a lost message or too many open batches, is answered 10176 at its commit
   and nothing is stored; the reason is in the reply to its first message, so we ask once more with
-  a reply there.
-"""
+  a reply there."""
 
 from __future__ import annotations
 
@@ -359,8 +358,7 @@ class JetStreamLedger:
     async def look(self) -> stream.Look:
         """What of the stream and of our consumers is not as it must be. Raises LedgerUnavailable.
 
-        A reader whose consumer somebody has changed goes on with a new one.
-        """
+        A reader whose consumer somebody has changed goes on with a new one."""
         info = await stream.read_info(self._wire)
         drifted = stream.stream_drift(info)
         for follower in self._followers:

@@ -2,8 +2,7 @@
 
 Some of that needs private members of the library. tests/unit/runtime/test_private_members.py lists
 them, each with its reason, and the version that they were seen in. Invariant: a message arrives as
-it would by the library's own way.
-"""
+it would by the library's own way."""
 
 from __future__ import annotations
 
@@ -114,8 +113,7 @@ class LeavingClient(Client):
     a queue, its headers read, which takes two thirds of the time that a message takes.
 
     Where TLS is wanted, a server that has not shown its certificate is told nothing and believed
-    nothing: the library would go on without, and say who we are.
-    """
+    nothing: the library would go on without, and say who we are."""
 
     _tls: ClientTls | None = None
     _encrypted = False
@@ -157,9 +155,7 @@ class LeavingClient(Client):
     async def send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str]) -> None:
         """The client's `publish` without what makes up three quarters of its time.
 
-        Raises:
-            errors.Error: this cannot be a message.
-        """
+        Raises errors.Error: this cannot be a message."""
         if not subject or _BLANK.search(subject + reply):
             raise errors.BadSubjectError
         if len(payload) > self.max_payload:

@@ -1,8 +1,7 @@
 """A bucket of the NATS object store, so that `nats object ls` and every client read it too.
 
 What is written is found only once it is whole: the pieces come first, the entry that names them
-last. Invariant: what `get` returns is what was put, by its length and its SHA-256, or an error.
-"""
+last. Invariant: what `get` returns is what was put, by its length and its SHA-256, or an error."""
 
 from __future__ import annotations
 
@@ -100,9 +99,7 @@ class Bucket:
     async def exists(self) -> bool:
         """Whether the bucket is there; not on a server without the account of buckets, either.
 
-        Raises:
-            LedgerUnavailable: that cannot be told now.
-        """
+        Raises LedgerUnavailable: that cannot be told now."""
         info = f"STREAM.INFO.{self._stream}"
         try:
             return bool(await call_api(self._wire, info, api=STORE_API, absent=STREAM_NOT_FOUND))
@@ -128,9 +125,8 @@ class Bucket:
     ) -> None:
         """Store the bytes under the name; `nuid` is where the pieces lie until then.
 
-        Raises:
-            LedgerFull, LedgerUnavailable, NotPermitted: nothing can be found that was not before.
-        """
+        Raises LedgerFull, LedgerUnavailable, NotPermitted: nothing can be found that was not
+        before."""
         digest, size, chunks = sha256(), 0, 0
         for chunk in _chunks(parts):
             digest.update(chunk)
@@ -176,9 +172,7 @@ class Bucket:
     async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
         """Store one message in place of the one before it; `get_alone` finds it, no entry does.
 
-        Raises:
-            LedgerFull, LedgerUnavailable, NotPermitted: the one before is still there.
-        """
+        Raises LedgerFull, LedgerUnavailable, NotPermitted: the one before is still there."""
         await self._publish(self._alone(name), payload, {**headers, "Nats-Rollup": "sub"})
 
     async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:
@@ -186,17 +180,14 @@ class Bucket:
 
         Unlike the rest of a bucket, this can be allowed to a user who may read nothing else of it.
 
-        Raises:
-            LedgerUnavailable, NotPermitted.
-        """
+        Raises LedgerUnavailable, NotPermitted."""
         found = await self._direct(f".{self._alone(name)}", b"")
         return None if found is None else (found.data, found.headers or {})
 
     async def get_last(self, name: str) -> bytes | None:
         """The message of `put_alone` under this name; None where there is none.
 
-        For a user that reads the whole bucket. Raises LedgerUnavailable, NotPermitted.
-        """
+        For a user that reads the whole bucket. Raises LedgerUnavailable, NotPermitted."""
         found = await self._ask({"last_by_subj": self._alone(name)})
         return None if found is None else found[0]
 

@@ -4,8 +4,7 @@ The ledger is read from the snapshot before the period to the end of what counts
 each chunk is folded off the event loop, so a gateway goes on serving; what is held is one state,
 one account and one chunk. Invariants: a request is checked before the ledger is read: its period
 begins before it ends, ends no later than now, and has a bounded number of steps; and a report that
-cannot be whole, because the ledger has dropped what it needs, is refused.
-"""
+cannot be whole, because the ledger has dropped what it needs, is refused."""
 
 from __future__ import annotations
 
@@ -87,8 +86,7 @@ def as_csv(answer: ReportAnswer | IdleAnswer) -> str:
     """The rows, or the steps where there are any, or the shares that did nothing.
 
     The sum of a column is that of the whole: there is no row of totals, but one without a key of
-    what nobody held, whose capacity that is, unless nodes tell it themselves.
-    """
+    what nobody held, whose capacity that is, unless nodes tell it themselves."""
     if isinstance(answer, IdleAnswer):
         return _csv(IdleShare, answer.shares)
     rows, total = list(answer.steps or answer.rows), answer.total
@@ -192,11 +190,9 @@ async def read_account(
 ) -> Reading:
     """All that a report needs, read from archives, the oldest first, and then from the ledger.
 
-    Raises:
-        TooEarly: nothing tells of the period's beginning. TooMuch: more rows than a report has.
-        ArchiveError, OSError: an archive cannot be read. UnknownEvent: a newer build wrote that.
-        LedgerError.
-    """
+    Raises TooEarly: nothing tells of the period's beginning. TooMuch: more rows than a report has.
+    Raises ArchiveError, OSError: an archive cannot be read. UnknownEvent: a newer build wrote that.
+    Raises LedgerError."""
     info = await stream.read_info(ledger.wire)
     first, last = info.state.first_seq, info.state.last_seq
     if archives:
@@ -292,9 +288,7 @@ class PeriodError(ValueError):
 async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetime) -> Period:
     """The period from `start` (a day before its end unless told) to `end` (now unless told).
 
-    Raises:
-        PeriodError: a moment or the step cannot be. LedgerUnavailable.
-    """
+    Raises PeriodError: a moment or the step cannot be. LedgerUnavailable."""
     last = await _micros(wire, "to", end, now) if end else micros_since(now)
     first = (
         await _micros(wire, "from", start, now)

@@ -5,8 +5,7 @@ snapshot that is kept is beyond it, when no placement that still waits to be bou
 it, for the binders' queue hands out that record, and when the server has forgotten its id, so that
 nobody looks in vain for why an id is taken. Before anything goes, bootstrap keeps the state with
 which the rest begins, and the configuration in force, where no service can write. Invariant: what
-is dropped is in the archive, and every service can begin with what is left.
-"""
+is dropped is in the archive, and every service can begin with what is left."""
 
 from __future__ import annotations
 
@@ -30,9 +29,8 @@ class CannotDrop(LedgerError):
 
 
 class Droppable(NamedTuple):
-    """The revisions `first` to `last` may go; none where last is before first. `because` of this
-    it is not more.
-    """
+    """The revisions `first` to `last` may go; none where last is before first. `because` of this it
+    is not more."""
 
     first: int
     last: int
@@ -54,8 +52,7 @@ async def droppable(
 
     `at_most` and `older_than_s` are the person's wishes.
 
-    Reads as any role that may read. Raises CannotDrop, ArchiveError, OSError, LedgerError.
-    """
+    Reads as any role that may read. Raises CannotDrop, ArchiveError, OSError, LedgerError."""
     info = await stream.check(ledger.wire)
     opening = await asyncio.to_thread(read_opening, archive)
     if opening.created != info.created:

@@ -1,8 +1,7 @@
 """Making receipts: what the ledger has now and no receipt stands for yet is folded, and signed.
 
 Invariant: a receipt goes on from the one before on the same ledger, or none is made; its state is
-folded from the records alone, from where the one before left off.
-"""
+folded from the records alone, from where the one before left off."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ async def sign(
 
     That one was signed with this key, or with one that is `known` from before. `tell` is told now
     and then which revision is reached. Raises CannotSign, ReceiptInvalid, UnknownEvent,
-    LedgerError, OSError.
-    """
+    LedgerError, OSError."""
     info = await stream.check(ledger.wire)
     newest = receipts.newest()
     before = newest.checkpoint if newest else None

@@ -7,8 +7,7 @@ of another format, ahead of the ledger or of another ledger is set aside with a 
 older one is used, or the ledger from its first revision. So is one that holds what an operator has
 set aside since. That it is of this ledger is seen from the SHA-256 of the record at its revision,
 which it names. Invariant: what is restored is a state that the ledger, from its first revision to
-that one, folds to, by the rules that are in force now, which come with it.
-"""
+that one, folds to, by the rules that are in force now, which come with it."""
 
 from __future__ import annotations
 
@@ -114,15 +113,13 @@ class Snapshots:
     async def attest(self, keys: Iterable[Key]) -> None:
         """Say which snapshots are what the ledger folds to; for intakes, which alone may.
 
-        Raises LedgerFull, LedgerUnavailable, NotPermitted.
-        """
+        Raises LedgerFull, LedgerUnavailable, NotPermitted."""
         await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
 
     async def oldest(self, first: int) -> State | None:
         """The oldest state from which a ledger that begins at `first` can be read on.
 
-        Raises LedgerUnavailable, NotPermitted.
-        """
+        Raises LedgerUnavailable, NotPermitted."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision + 1 >= first else None
             if state is not None:
@@ -132,8 +129,7 @@ class Snapshots:
     async def beginning_behind(self, last: int) -> Beginning | None:
         """What the ledger begins with once it is dropped up to `last`; None if that is there.
 
-        Raises BadObject, LedgerUnavailable, NotPermitted.
-        """
+        Raises BadObject, LedgerUnavailable, NotPermitted."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:
@@ -149,8 +145,7 @@ class Snapshots:
     async def begin_with(self, beginning: Beginning) -> None:
         """Put it where only bootstrap writes, in place of the one before; for that user.
 
-        Raises LedgerFull, LedgerUnavailable, NotPermitted: the one before is still there.
-        """
+        Raises LedgerFull, LedgerUnavailable, NotPermitted: the one before is still there."""
         entry, before = beginning.stored.entry, await _entries(self._beginning)
         if beginning.configuration is not None:
             await keep_configuration(self._beginning, beginning.configuration)
@@ -170,8 +165,7 @@ class Snapshots:
     async def restore(self, *, at_most: int | None = None) -> State:
         """The newest state that can be used, not beyond `at_most`; else an empty one.
 
-        Raises LedgerUnavailable, NotPermitted: nobody says by which rules the ledger is read.
-        """
+        Raises LedgerUnavailable, NotPermitted: nobody says by which rules the ledger is read."""
         rules = await self.rules()
         try:
             stored = await self.stored()
@@ -189,8 +183,7 @@ class Snapshots:
     async def load(self, stored: Stored, rules: Rules | None = None) -> State | None:
         """The state of one snapshot, or None, with a message that says why it is not used.
 
-        `rules` are those of now where they are known; else they are looked up.
-        """
+        `rules` are those of now where they are known; else they are looked up."""
         rules = rules or await self.rules()
         try:
             await self._check_place(stored)
@@ -220,9 +213,8 @@ class Snapshots:
     async def save(self, taken: Taken) -> None:
         """Store a snapshot of this ledger, and forget all but the newest.
 
-        Raises:
-            LedgerFull, LedgerUnavailable, NotPermitted: the snapshots before it are still there.
-        """
+        Raises LedgerFull, LedgerUnavailable, NotPermitted: the snapshots before it are still
+        there."""
         record = await stream.read_record(self._wire, taken.revision)
         if record is None:
             raise LedgerUnavailable(f"the ledger has no record at {taken.revision} any more")
@@ -293,19 +285,15 @@ async def keep_configuration(bucket: Bucket, record: Record) -> None:
     message, which one permission names. Invariant: what is kept is a record of this ledger, word
     for word.
 
-    Raises:
-        LedgerFull, LedgerUnavailable, NotPermitted: what was kept before is still there.
-    """
+    Raises LedgerFull, LedgerUnavailable, NotPermitted: what was kept before is still there."""
     await bucket.put_alone(NAME, record.payload, {_KEPT_REVISION: str(record.revision)})
 
 
 async def kept_configuration(bucket: Bucket) -> Record | None:
     """What is kept; None where nothing is.
 
-    Raises:
-        BadObject: it has no revision, so that we did not write it.
-        LedgerUnavailable, NotPermitted.
-    """
+    Raises BadObject: it has no revision, so that we did not write it. Raises LedgerUnavailable,
+    NotPermitted."""
     found = await bucket.get_alone(NAME)
     if found is None:
         return None

@@ -2,8 +2,7 @@
 
 Invariant: no service appends to or folds a stream from which events could be deleted one by one,
 rolled up, aged out or stored in part. Its beginning, once it is in an archive, may be dropped: by
-the bootstrap user, who can neither read nor write an event, and by `retention` alone.
-"""
+the bootstrap user, who can neither read nor write an event, and by `retention` alone."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ refuses any but the default beside `allow_atomic`.
 class StreamState(msgspec.Struct, frozen=True):
     """What the server holds: revisions `first_seq` to `last_seq`.
 
-    `subjects` has how many of them are on each subject that was asked about.
-    """
+    `subjects` has how many of them are on each subject that was asked about."""
 
     messages: int = 0
     bytes: int = 0
@@ -123,8 +121,7 @@ class StreamCluster(msgspec.Struct, frozen=True):
 class StreamInfo(msgspec.Struct, frozen=True):
     """The stream as its server describes it; `created` tells a new stream from the old one.
 
-    `ts` is the server's time, as it writes times. `cluster` tells of the servers that hold it.
-    """
+    `ts` is the server's time, as it writes times. `cluster` tells of the servers that hold it."""
 
     config: dict[str, Any]
     state: StreamState
@@ -151,8 +148,7 @@ class Look(msgspec.Struct, frozen=True):
     """What a look at the ledger's set-up found: settings in words, and records that are gone.
 
     `free` is the part of `max_bytes` that is left: 0 where one more batch may not fit, 1 without.
-    `room_bytes` is `max_bytes`, 0 without.
-    """
+    `room_bytes` is `max_bytes`, 0 without."""
 
     drifted: tuple[str, ...] = ()
     lost: int = 0
@@ -191,8 +187,7 @@ _decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 async def find(wire: Wire, *, subject: str = "") -> StreamInfo | None:
     """The stream's settings and state, None where there is no stream. Raises LedgerUnavailable.
 
-    With a `subject` it also tells how many records are there.
-    """
+    With a `subject` it also tells how many records are there."""
     body = {"subjects_filter": subject} if subject else None
     answer = await call_api(wire, f"STREAM.INFO.{STREAM}", body, absent=STREAM_NOT_FOUND)
     return _decode_info(answer) if answer else None
@@ -223,8 +218,7 @@ async def read_rules(wire: Wire) -> Rules:
 async def read_said(wire: Wire) -> list[Said]:
     """All that operators have said of how the ledger is read, as far as it is there.
 
-    Raises LedgerUnavailable, NotPermitted.
-    """
+    Raises LedgerUnavailable, NotPermitted."""
     said: list[Said] = []
     at = 1
     while stored := await read_stored(wire, {"seq": at, "next_by_subj": RULES}):
@@ -237,8 +231,7 @@ async def read_said(wire: Wire) -> list[Said]:
 async def newest_stored_by(wire: Wire, time: datetime) -> int:
     """The newest revision that was stored at or before this time; 0 where all are younger.
 
-    It halves what is left with each question to the server. Raises LedgerUnavailable.
-    """
+    It halves what is left with each question to the server. Raises LedgerUnavailable."""
     state = (await read_info(wire)).state
     below, above = state.first_seq - 1, state.last_seq + 1
     while above - below > 1:
@@ -254,8 +247,7 @@ async def newest_stored_by(wire: Wire, time: datetime) -> int:
 async def newest_on(wire: Wire, subject: str) -> int:
     """The newest revision on `subject`, which may hold wildcards; 0 where it has none.
 
-    Raises LedgerUnavailable.
-    """
+    Raises LedgerUnavailable."""
     stored = await read_stored(wire, {"last_by_subj": subject})
     return 0 if stored is None else stored.seq
 
@@ -285,8 +277,7 @@ def stream_drift(info: StreamInfo) -> list[LedgerDrifted]:
 async def check(wire: Wire) -> StreamInfo:
     """The stream, if it is set up as the ledger needs it; otherwise raises LedgerDrifted.
 
-    The auditors' copy is not: nobody appends to it, and what it lacks it takes from the stream.
-    """
+    The auditors' copy is not: nobody appends to it, and what it lacks it takes from the stream."""
     info = await read_info(wire)
     if info.config.get("mirror") == COPY["mirror"]:
         return info
@@ -309,9 +300,8 @@ class SizeRefused(LedgerError):
 async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
     """Make the stream, or check the one that is there.
 
-    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not
-    make it (too few servers for `replicas`, say).
-    """
+    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not make
+    it (too few servers for `replicas`, say)."""
     if await find(wire) is None:
         # A server refuses settings that it does not know, also where they are off.
         wanted = {name: value for name, value in WANTED.items() if value}
@@ -353,8 +343,7 @@ COPY: Final[Mapping[str, object]] = {
 async def copy_for_auditors(wire: Wire) -> None:
     """Make the auditors' copy where there is none; for the bootstrap user.
 
-    A server without their account has none, which is said and is no error. Raises LedgerError.
-    """
+    A server without their account has none, which is said and is no error. Raises LedgerError."""
     try:
         await call_api(wire, f"STREAM.CREATE.{STREAM}", COPY, api=COPY_API, absent=NAME_IN_USE)
     except ApiRefused as refused:
@@ -366,8 +355,7 @@ async def copy_for_auditors(wire: Wire) -> None:
 async def drop(wire: Wire, *, last: int) -> StreamInfo:
     """Drop the revisions up to `last`, on every server that holds them; for the bootstrap user.
 
-    Whoever calls has made sure that they are not needed; see `retention`. Raises LedgerError.
-    """
+    Whoever calls has made sure that they are not needed; see `retention`. Raises LedgerError."""
     try:
         await call_api(wire, f"STREAM.PURGE.{STREAM}", {"seq": last + 1})
     except ApiRefused as refused:
@@ -383,8 +371,7 @@ async def drop(wire: Wire, *, last: int) -> StreamInfo:
 async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:
     """Let the stream take so many bytes, -1 for what the disk holds; for the bootstrap user.
 
-    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not.
-    """
+    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not."""
     info = await check(wire)
     try:
         await call_api(wire, f"STREAM.UPDATE.{STREAM}", {**info.config, "max_bytes": max_bytes})

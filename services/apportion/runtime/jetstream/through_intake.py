@@ -1,8 +1,7 @@
 """The ledger as the agent of one node reads it: what it asks of the server, an intake asks for it.
 
 Such an agent has no right at the server's API (`core.intake.sight`). Invariant: each request to
-that API goes to an intake, and everything else to the server, as from any other client.
-"""
+that API goes to an intake, and everything else to the server, as from any other client."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What the ledger's parts need of a connection, so that one module alone knows the client library.
 
 Invariant: a request that was handed to the connection ends in a reply or in a LedgerError, and an
-error that leaves the outcome open is LostReply, never LedgerUnavailable.
-"""
+error that leaves the outcome open is LostReply, never LedgerUnavailable."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ class LostReply(LedgerError):
 class Message(Protocol):
     """One message as the connection delivers it; `reply` is empty where none is wanted.
 
-    `headers` are those of control messages; a record's are for the server and are not read.
-    """
+    `headers` are those of control messages; a record's are for the server and are not read."""
 
     subject: str
     reply: str
@@ -77,8 +75,7 @@ class Wire(Protocol):
     ) -> Message:
         """Send and return the reply. `also` are further subjects whose refusal ends the wait.
 
-        Raises LostReply, NotPermitted, and LedgerUnavailable when nobody listens.
-        """
+        Raises LostReply, NotPermitted, and LedgerUnavailable when nobody listens."""
 
     async def subscribe(
         self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
@@ -86,8 +83,7 @@ class Wire(Protocol):
         """Await `receive` for each message on `subject`, one after the other.
 
         Nothing else arrives meanwhile, so a `receive` that `waits` for others must say so; messages
-        then gather. Of a `group` one subscriber gets each message. Raises NotPermitted.
-        """
+        then gather. Of a `group` one subscriber gets each message. Raises NotPermitted."""
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` after each reconnection until the returned function is called."""
@@ -116,8 +112,7 @@ class Answer(msgspec.Struct, frozen=True):
 class ApiRefused(LedgerUnavailable):
     """The server answered an API request with an error.
 
-    Where trying again is of no use, the caller raises a LedgerError in its place.
-    """
+    Where trying again is of no use, the caller raises a LedgerError in its place."""
 
     def __init__(self, what: str, error: ApiError) -> None:
         super().__init__(f"the server refused {what}: {error.description} ({error.err_code})")
@@ -138,8 +133,7 @@ async def call_api(
     """The reply to one `$JS.API` request, empty where the server answers with a code of `absent`.
 
     Raises ApiRefused, LedgerUnavailable (also when no reply came: callers only read or repeat
-    requests that do no harm twice), NotPermitted.
-    """
+    requests that do no harm twice), NotPermitted."""
     payload = b"" if body is None else msgspec.json.encode(body)
     await wire.wait_connected(API_TIMEOUT_S)
     try:

@@ -1,10 +1,9 @@
 """The shared queue: several replicas take records from one durable place in the ledger.
 
-Invariant: a record leaves the queue only by an explicit `ack`; a worker that dies, or is silent
-for longer than the acknowledgement time, has its records handed to another. It is at least once:
+Invariant: a record leaves the queue only by an explicit `ack`; a worker that dies, or is silent for
+longer than the acknowledgement time, has its records handed to another. It is at least once:
 nats-server 2.15.1 writes acknowledgements to disk a little later, so after it was killed it hands
-out again what was acknowledged just before.
-"""
+out again what was acknowledged just before."""
 
 from __future__ import annotations
 

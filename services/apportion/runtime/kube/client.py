@@ -3,8 +3,7 @@
 The only module that knows the client library. Its models are not used: they decode what nobody
 reads, and cost more than the API server's own answer. Invariants: a request ends, in an answer or
 in `KubeUnavailable`, within its time; an answer has a limit in bytes; a token is read anew when it
-is renewed, and is never part of a message.
-"""
+is renewed, and is never part of a message."""
 
 from __future__ import annotations
 
@@ -135,9 +134,8 @@ class _Connection:
 class KubeApi:
     """One API server, as one user; both may be others once the configuration is.
 
-    What is under way when it changes ends as it began: the connections of before are closed when
-    it changes again.
-    """
+    What is under way when it changes ends as it began: the connections of before are closed when it
+    changes again."""
 
     def __init__(self, configuration: Any, renewal: Renewal | None = None) -> None:
         self._connection = _Connection(configuration)
@@ -161,9 +159,7 @@ class KubeApi:
     ) -> Answer:
         """One request and its whole answer; a refusal is an answer too.
 
-        Raises:
-            KubeUnavailable: no answer within `timeout_s`.
-        """
+        Raises KubeUnavailable: no answer within `timeout_s`."""
         headers = {"Accept": JSON} | ({"Content-Type": content_type} if body is not None else {})
         use = await self._newest()
         try:
@@ -188,9 +184,7 @@ class KubeApi:
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         """The body of a GET.
 
-        Raises:
-            KubeUnavailable, KubeRefused: there is none.
-        """
+        Raises KubeUnavailable, KubeRefused: there is none."""
         answer = await self.request("GET", path, query=query)
         if not answer.ok:
             raise answer.refusal()
@@ -199,9 +193,7 @@ class KubeApi:
     async def find(self, path: str) -> bytes | None:
         """The body of a GET; None where there is no such object.
 
-        Raises:
-            KubeUnavailable, KubeRefused: that is not known.
-        """
+        Raises KubeUnavailable, KubeRefused: that is not known."""
         try:
             return await self.get(path)
         except KubeRefused as error:
@@ -221,9 +213,7 @@ class KubeApi:
     ) -> bytes:
         """The body of the answer to a request with this document.
 
-        Raises:
-            KubeUnavailable, KubeRefused: it was not done, or that is not known.
-        """
+        Raises KubeUnavailable, KubeRefused: it was not done, or that is not known."""
         answer = await self.request(
             method, path, query=query, body=msgspec.json.encode(document),
             content_type=content_type, timeout_s=timeout_s,
@@ -237,10 +227,8 @@ class KubeApi:
     ) -> AsyncIterator[bytes]:
         """The lines of an answer that goes on, until the server ends it; an empty one as it begins.
 
-        Raises:
-            KubeUnavailable: the connection broke, or was silent for `idle_s`.
-            KubeRefused: the server said no at once.
-        """
+        Raises KubeUnavailable: the connection broke, or was silent for `idle_s`. Raises
+        KubeRefused: the server said no at once."""
         use = await self._newest()
         try:
             async with use.session.request(
@@ -289,8 +277,7 @@ class KubeApi:
 class KubeconfigFile:
     """A kubeconfig that somebody may rewrite, as who renews tokens and certificates does.
 
-    Invariant: what cannot be used, as half a file, changes nothing until it is whole.
-    """
+    Invariant: what cannot be used, as half a file, changes nothing until it is whole."""
 
     def __init__(self, path: Path, context: str | None) -> None:
         self._path, self._context = path, context
@@ -322,9 +309,7 @@ class KubeconfigFile:
 async def open_kube(kubeconfig: Path | None, context: str | None) -> AsyncIterator[KubeApi]:
     """The API server that a kubeconfig names, or in a pod its own cluster's.
 
-    Raises:
-        ConfigError: there is no usable configuration.
-    """
+    Raises ConfigError: there is no usable configuration."""
     file = _file_of(kubeconfig, context)
     renewal = None if file is None else KubeconfigFile(file, context)
     api = KubeApi(await _configuration(kubeconfig, context), renewal)
@@ -418,8 +403,7 @@ class Reach:
     """Asks now and then; `problem` is why the server is out of reach, or empty.
 
     For services that ask the API server only when there is something to do: a watch notices when it
-    breaks, but a service that only writes would notice too late.
-    """
+    breaks, but a service that only writes would notice too late."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api

@@ -2,8 +2,7 @@
 
 It reads, and asks the API server what the user may do (SelfSubjectAccessReview), which changes
 nothing. Invariant: where the cluster has not what DRA is built on here, the service does not start,
-and says which version or feature gate it would take.
-"""
+and says which version or feature gate it would take."""
 
 from __future__ import annotations
 
@@ -38,9 +37,7 @@ class _Version(Struct, frozen=True, rename="camel"):
 async def require_dra(api: KubeApi, clock: Clock) -> None:
     """Return where the API server has resource.k8s.io/v1; one that does not answer is waited for.
 
-    Raises:
-        ConfigError: it has not.
-    """
+    Raises ConfigError: it has not."""
     failures = 0
     while True:
         try:
@@ -63,10 +60,8 @@ async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, s
 
     `gates` has each feature gate by the path of a field that the server drops without it.
 
-    Raises:
-        ConfigError: names the gates that are off.
-        KubeUnavailable, KubeRefused: the server does not say.
-    """
+    Raises ConfigError: names the gates that are off. Raises KubeUnavailable, KubeRefused: the
+    server does not say."""
     try:
         made = msgspec.json.decode(
             await api.change("POST", SLICES, sample, query={"dryRun": "All"})

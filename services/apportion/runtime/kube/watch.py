@@ -4,13 +4,12 @@ Pages of a bounded size; then a watch with bookmarks, which resumes at its versi
 new list follows where the server has forgotten that far back (410), is silent, not even a bookmark,
 or was away: it may be back with an older copy of its data, in which a watch from a newer version
 waits in silence. An audience learns in bounded time how far it is in step. Invariants: an
-`Audience` hears of every object that exists, and of every one that has gone, in the server's
-order; between two lists nothing is told twice unless it may have changed; trying again never ends
-and never hurries.
+`Audience` hears of every object that exists, and of every one that has gone, in the server's order;
+between two lists nothing is told twice unless it may have changed; trying again never ends and
+never hurries.
 
 Which kinds the API server serves is asked in one place, for all watches. Invariant: what was known
-holds until the server answers otherwise; before its first answer every kind counts as served.
-"""
+holds until the server answers otherwise; before its first answer every kind counts as served."""
 
 from __future__ import annotations
 
@@ -88,8 +87,7 @@ class Discovery:
     def has(self, path: str) -> bool:
         """Whether the collection at this path is served, as in `/apis/apps/v1/deployments`.
 
-        True where that is unknown: before the first answer, and for other API groups.
-        """
+        True where that is unknown: before the first answer, and for other API groups."""
         other = path.split("/")[2] not in self._groups
         return other or self._paths is None or path in self._paths
 
@@ -161,9 +159,8 @@ class _Object(Struct, frozen=True):
 def skipping(decode: Callable[[Data], T]) -> Callable[[Data], T]:
     """Return `decode`, which reads few fields, for objects whose other fields are nested deep.
 
-    Otherwise one object would hide all others of its kind: msgspec skips a field by recursion.
-    The decoder returned raises msgspec.DecodeError for all that it cannot decode.
-    """
+    Otherwise one object would hide all others of its kind: msgspec skips a field by recursion. The
+    decoder returned raises msgspec.DecodeError for all that it cannot decode."""
     shallow = from_outside(decode)
 
     def decoded(data: Data) -> T:
@@ -209,8 +206,7 @@ class Audience(Protocol):
 class Kind(Generic[T]):
     """One kind's objects by key, kept up by a `Watch` as its `Audience`.
 
-    Invariant: after a list what is in `entries` is what the list had.
-    """
+    Invariant: after a list what is in `entries` is what the list had."""
 
     def __init__(
         self,
@@ -274,9 +270,7 @@ class _WentBack(Exception):
 async def newest_version(api: KubeApi, path: str) -> int:
     """The server's revision now.
 
-    Raises:
-        KubeUnavailable, KubeRefused: there is no answer.
-    """
+    Raises KubeUnavailable, KubeRefused: there is no answer."""
     page = _decode_list(await api.get(path, {"limit": "1"}))
     return number(page.metadata.resource_version)
 
@@ -288,9 +282,7 @@ async def pages(
 
     `selector`: only those whose fields are so.
 
-    Raises:
-        KubeUnavailable, KubeRefused: the list is not complete.
-    """
+    Raises KubeUnavailable, KubeRefused: the list is not complete."""
     query = {"limit": str(PAGE)} | ({"fieldSelector": selector} if selector else {})
     while True:
         page = _decode_list(await api.get(path, query))
@@ -305,8 +297,7 @@ class Watch:
 
     `discovery` is of a kind that a cluster may lack, and says when to list it again. `selector`:
     only objects whose fields are so. `returned` is called after the first list from a server that
-    was away or went back, with the monotonic time since when watches are in doubt.
-    """
+    was away or went back, with the monotonic time since when watches are in doubt."""
 
     def __init__(
         self,

@@ -7,8 +7,7 @@
 Each hash is the SHA-256 over the hash before it and the record, so a line that is changed, lost or
 moved is found, and the last line tells that nothing is missing at the end. A payload that is no
 text stands as `base64` instead. Invariant: a file under the wanted name is whole; what is being
-written has another name until then.
-"""
+written has another name until then."""
 
 from __future__ import annotations
 
@@ -144,8 +143,7 @@ class ArchiveReader:
     """The records of an archive, each once its hash is known to be right.
 
     `place` is behind the record that came last; a new reader may go on from there, and trusts what
-    is before.
-    """
+    is before."""
 
     def __init__(self, path: Path, place: Place | None = None) -> None:
         self._path = path
@@ -188,17 +186,14 @@ class ArchiveReader:
 def read_archive(path: Path) -> Iterator[Record]:
     """The records of an archive, each once its hash is known to be right.
 
-    Raises:
-        ArchiveError: the line that is wrong, or that the end is missing. OSError.
-    """
+    Raises ArchiveError: the line that is wrong, or that the end is missing. OSError."""
     yield from ArchiveReader(path)
 
 
 def read_said(paths: Iterable[Path]) -> list[Said]:
     """All that operators have said in archives of how the ledger is read.
 
-    What cannot be read ends it: whoever reads the records themselves will say so.
-    """
+    What cannot be read ends it: whoever reads the records themselves will say so."""
     said = []
     with contextlib.suppress(ArchiveError, OSError):
         for path in paths:
@@ -211,8 +206,7 @@ def read_said(paths: Iterable[Path]) -> list[Said]:
 def read_span(path: Path) -> tuple[int, int]:
     """The first and the last revision in an archive, by its ends alone; (1, 0) if it has none.
 
-    Raises ArchiveError, OSError.
-    """
+    Raises ArchiveError, OSError."""
     with path.open("rb") as file:
         _beginning(file, path)
         line = _read(file, path, 2)

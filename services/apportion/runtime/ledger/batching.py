@@ -2,13 +2,12 @@
 
 While one batch is being fsynced, all that is handed in gathers for the next; there is no timer, so
 a lone writer waits for nobody. Few drafts go one by one, for a batch is files of its own to the
-server: on a disk it takes several milliseconds, and a single append less than half of one. Were
-few appended as a batch, as many would come meanwhile, and each would wait for two batches for ever.
+server: on a disk it takes several milliseconds, and a single append less than half of one. Were few
+appended as a batch, as many would come meanwhile, and each would wait for two batches for ever.
 Invariants: every draft is answered for itself, so one refused draft never sinks its neighbours;
 drafts handed in as a group stay all or none; the queue is bounded, so a slow ledger slows its
 writers down instead of filling the memory; whatever carries the ledger, the same drafts are
-refused, with the same words.
-"""
+refused, with the same words."""
 
 from __future__ import annotations
 
@@ -72,8 +71,7 @@ def check_draft(draft: Draft) -> None:
 def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
     """The fences of a batch by subject, after checking every draft and the batch itself.
 
-    Raises InvalidDraft, PayloadTooLarge, DuplicateRefused (an id twice in the batch).
-    """
+    Raises InvalidDraft, PayloadTooLarge, DuplicateRefused (an id twice in the batch)."""
     if len(drafts) > MAX_DRAFTS:
         raise InvalidDraft(
             "the batch", f"{len(drafts)} drafts", f"append at most {MAX_DRAFTS} at a time"
@@ -110,8 +108,7 @@ def is_same(draft: Draft, subject: str, payload: bytes) -> bool:
     """Whether a record is the event that was to be written, by whomever and wherever to.
 
     Two schedulers may place one pod on different nodes, and two watchers tell of one pod at
-    different times: it is the same event, on the same kind of subject.
-    """
+    different times: it is the same event, on the same kind of subject."""
     if _channel(draft.subject) != _channel(subject):
         return False
     try:
@@ -129,8 +126,7 @@ class Appended(msgspec.Struct, frozen=True):
 
     `already_there` says that the ledger held the id before this attempt: from us, before an
     acknowledgement was lost, or from another writer; the record at `revision` tells. Of a group
-    that was there already the revisions are not known.
-    """
+    that was there already the revisions are not known."""
 
     revision: int | None
     already_there: bool = False
@@ -160,9 +156,8 @@ class _Unit:
 class GroupCommit:
     """Gathers concurrent appends into atomic batches; use as `async with`.
 
-    Drafts of different callers may share a batch, in the order in which they were handed in.
-    A draft that builds on another belongs into one group with it.
-    """
+    Drafts of different callers may share a batch, in the order in which they were handed in. A
+    draft that builds on another belongs into one group with it."""
 
     def __init__(
         self,
@@ -207,8 +202,7 @@ class GroupCommit:
 
         An event that the ledger already holds is a success. Raises InvalidDraft, PayloadTooLarge,
         FenceRefused, DuplicateRefused (another event has the id), OutcomeUnknown,
-        LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted.
-        """
+        LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
         if not drafts:
             return []
         unit = _Unit(tuple(drafts))
@@ -308,8 +302,7 @@ class GroupCommit:
         """A duplicate is a success only if all of the unit is there, and not another's event.
 
         Of a group the server does not say which id it knew: one that somebody else took would pass
-        for all of them.
-        """
+        for all of them."""
         if not isinstance(refused, DuplicateRefused):
             return refused
         try:

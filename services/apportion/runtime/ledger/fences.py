@@ -4,8 +4,7 @@ The server compares with what it holds: once the ledger's beginning is trimmed, 
 lone subject are lost, that subject has, to the server, no record at all. Invariant: "nothing is
 there" is expected only by a writer that has folded everything that was trimmed, or the very record
 that is missing, and a record that the server names only by one that has folded it, so a fence never
-lets pass what its writer has not seen.
-"""
+lets pass what its writer has not seen."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class Fences:
         """What to expect of a subject whose `newest` record we have folded, as all to `folded`.
 
         Where the state has forgotten the subject's records, which makes `newest` 0, it is the
-        record that the server named, once that is folded.
-        """
+        record that the server named, once that is folded."""
         if not newest and subject in self._found:
             found = self._found[subject]
             return found if found <= folded else 0
@@ -48,8 +46,7 @@ class Fences:
         A record that is missing although the ledger begins before it says nothing of others. Many
         refusals at once ask the server only once where the ledger begins.
 
-        Raises LedgerUnavailable.
-        """
+        Raises LedgerUnavailable."""
         if refusal.found == 0 < refusal.expected:
             async with self._asking:
                 if refusal.expected >= self._begins:

@@ -12,8 +12,7 @@ is done by the others.
 
 `Attendance` hears the beats of a service of which it is no member. Invariant: what is said of a
 member is its last word, and not older than `SILENT_S`; a life that was not heard again since
-another one of its name came is over, so a process that was killed and restarted is one.
-"""
+another one of its name came is over, so a process that was killed and restarted is one."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ MembersChanged = Callable[[tuple[str, ...]], None]
 class Beat(msgspec.Struct, frozen=True):
     """What a member says of itself; `here` is whether it takes its part of the work.
 
-    `frozen` is why it cannot do that work at the moment, a key of `FREEZES`; empty where it can.
-    """
+    `frozen` is why it cannot do that work at the moment, a key of `FREEZES`; empty where it can."""
 
     member: Annotated[str, msgspec.Meta(min_length=1, max_length=MEMBER_CHARS_MAX)]
     here: bool
@@ -84,8 +82,7 @@ class Membership:
 
     `member` must be of this life of this process alone. `on_change` is called with the list, in
     order, when this member joins and whenever it has changed since. `frozen` fills that field of
-    each beat.
-    """
+    each beat."""
 
     def __init__(
         self,
@@ -126,9 +123,7 @@ class Membership:
 
         A member whose fold has halted leaves, and is heard no more as one that is here.
 
-        Raises:
-            LedgerUnavailable, NotPermitted: nobody can be heard.
-        """
+        Raises LedgerUnavailable, NotPermitted: nobody can be heard."""
         await self._ledger.serve(f"{self._subjects}>", self._note_beat)
         try:
             await self._beat()
@@ -275,8 +270,7 @@ class AgentBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     An agent sends it again and again, and no stream stores it. Each node has a subject of its own,
     on which the server lets its agent alone send. Invariants: a beat says of a node that the agent
     which hands out its shares folds the ledger, and an agent that cannot does not beat; a beat is
-    believed about the node of its subject and about no other.
-    """
+    believed about the node of its subject and about no other."""
 
     nodes: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=1)]
     leaves: bool = False
@@ -294,8 +288,7 @@ def beat_of(node: str, *, leaves: bool = False) -> tuple[str, bytes]:
 def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
     """The node that a beat is of, and whether its agent is about to stop.
 
-    Raises msgspec.DecodeError; ValueError where it came on the subject of another node.
-    """
+    Raises msgspec.DecodeError; ValueError where it came on the subject of another node."""
     beat = _decode_agent(payload)
     (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":

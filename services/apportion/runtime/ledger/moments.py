@@ -1,8 +1,7 @@
 """Moments of the past as people write them: one parser for command line, gateway and services.
 
 Times without a zone are in UTC, as every time that Apportion shows. Invariant: parsing needs no
-clock and no ledger: it is given what time it is, and says a revision or a time.
-"""
+clock and no ledger: it is given what time it is, and says a revision or a time."""
 
 from __future__ import annotations
 
@@ -43,9 +42,8 @@ class Moment(NamedTuple):
 def parse_moment(text: str, now: datetime) -> Moment:
     """What the text means at the time `now`, which is aware.
 
-    A time of day is the last one that has come. Raises MomentError for what cannot be read, and
-    for a time that is still to come.
-    """
+    A time of day is the last one that has come. Raises MomentError for what cannot be read, and for
+    a time that is still to come."""
     shown = text[:MOMENT_CHARS_MAX]
     if len(text) > MOMENT_CHARS_MAX:
         raise MomentError(f"{shown!r} and more is no moment", f"use {FORMS}")

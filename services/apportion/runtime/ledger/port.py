@@ -2,8 +2,7 @@
 
 Every service codes against this module and none against a client library, so the rules of the
 ledger are stated once. Invariant: an append is all or nothing; a record is delivered once, in
-revision order, and a hole is reported, never passed over.
-"""
+revision order, and a hole is reported, never passed over."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
     `id` is the pod fence: the server takes an id once (within its duplicate window of two minutes).
     `expect` is the node fence: the revision that the writer holds to be the newest on `subject`;
-    0 says that the subject is empty, None asks for no fence.
-    """
+    0 says that the subject is empty, None asks for no fence."""
 
     subject: str
     id: str
@@ -71,8 +69,7 @@ class PayloadTooLarge(LedgerError):
 class FenceRefused(LedgerError):
     """Nothing was stored: `subject` has moved on since the writer folded it.
 
-    `found` is the newest revision on the subject, None where the server did not say.
-    """
+    `found` is the newest revision on the subject, None where the server did not say."""
 
     def __init__(self, subject: str, expected: int, found: int | None = None) -> None:
         newest = "a different revision" if found is None else f"revision {found}"
@@ -91,8 +88,7 @@ class DuplicateRefused(LedgerError):
     Of a batch the server does not say which one, so `ids` are all of the batch. `revision` is the
     place of the first copy where it is known, which it is for a single draft. `same`: what stands
     there is the event that was to be written, by whomever, or what stood there was dropped since;
-    otherwise somebody took its id.
-    """
+    otherwise somebody took its id."""
 
     def __init__(
         self, ids: Sequence[str], revision: int | None = None, *, same: bool = False
@@ -124,8 +120,7 @@ class OutcomeUnknown(LedgerError):
 class LedgerUnavailable(LedgerError):
     """The ledger cannot be reached or does not take appends now; nothing was stored.
 
-    `again_s`: what refused the append asks for the next try in about so many seconds.
-    """
+    `again_s`: what refused the append asks for the next try in about so many seconds."""
 
     def __init__(self, why: str = "", *, again_s: float = 0.0) -> None:
         super().__init__(why)
@@ -217,8 +212,7 @@ class Subscription(Protocol):
     async def join(self) -> None:
         """Return when stopped.
 
-        Raises what ended it: LedgerHole, NotPermitted, LedgerDrifted, or what `deliver` raised.
-        """
+        Raises what ended it: LedgerHole, NotPermitted, LedgerDrifted, or what `deliver` raised."""
 
     async def stop(self) -> None:
         """Stop delivering. Nothing is delivered after this returns."""
@@ -298,14 +292,12 @@ class Ledger(Readable, Protocol):
         Of several drafts on one subject only the first may carry `expect`; the same value on a
         later one is taken to mean the same fence. Raises InvalidDraft, PayloadTooLarge,
         FenceRefused, DuplicateRefused, OutcomeUnknown, LedgerUnavailable, LedgerFull,
-        LedgerDrifted, NotPermitted.
-        """
+        LedgerDrifted, NotPermitted."""
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
         """Whether they were stored together, as they are.
 
-        One of them is looked for as the newest of its subject, or behind its fence.
-        """
+        One of them is looked for as the newest of its subject, or behind its fence."""
 
     async def last_revision(self) -> int:
         """The newest revision, 0 when the ledger is empty."""
@@ -319,8 +311,7 @@ class Ledger(Readable, Protocol):
     async def record_at(self, revision: int) -> Record | None:
         """The record at that revision, None where there is none, or none any more.
 
-        Raises LedgerUnavailable.
-        """
+        Raises LedgerUnavailable."""
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
@@ -342,8 +333,7 @@ class Ledger(Readable, Protocol):
         """Take requests on `subject` as they arrive; of a group one takes each.
 
         Whoever takes answers each in its own time. What is returned ends it, as closing does.
-        Raises LedgerUnavailable, NotPermitted.
-        """
+        Raises LedgerUnavailable, NotPermitted."""
 
     async def close(self) -> None:
         """Leave; what was not acknowledged is of unknown outcome."""

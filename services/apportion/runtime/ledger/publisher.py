@@ -2,8 +2,7 @@
 
 Invariants: nothing is appended that a reader would refuse; an event's id is its caller's and never
 drawn at random, so whoever writes the same fact again writes it once; and that makes trying again
-safe, so a ledger that is away or full delays a writer and does not end it.
-"""
+safe, so a ledger that is away or full delays a writer and does not end it."""
 
 from __future__ import annotations
 
@@ -33,9 +32,7 @@ class Insistence:
     async def append(self, draft: Draft) -> Appended:
         """Append and return once it is durable.
 
-        Raises:
-            LedgerError: of the kinds that trying again cannot cure.
-        """
+        Raises LedgerError: of the kinds that trying again cannot cure."""
         failures = 0
         while True:
             try:
@@ -81,9 +78,7 @@ class Publisher:
         `basis` is the revision that the writer had folded, `cause` the one that made it write;
         `expect` is the fence (see `Draft`), and `time` that of a batch, which is now if not given.
 
-        Raises:
-            InvalidEvent: the payload breaks its schema.
-        """
+        Raises InvalidEvent: the payload breaks its schema."""
         event = Event(
             id=event_id,
             source=self._source,
@@ -99,9 +94,7 @@ class Publisher:
     ) -> Appended:
         """Append the event; an event of this id that is on the ledger already is success.
 
-        Raises:
-            InvalidEvent, and what `append` raises.
-        """
+        Raises InvalidEvent, and what `append` raises."""
         return await self._append(
             self.draft(data, event_id=event_id, basis=basis, cause=cause, time=time)
         )

@@ -5,8 +5,7 @@ a broken payload, another's subject, a format that no operator has enabled, what
 is refused by the fold, counted, and logged with its revision. What a newer build would understand
 halts this one: nothing at or above that revision is folded, the process stays alive and not ready,
 and says what to do; once an operator sets something aside it begins anew. Invariant: no event ends
-a service, and an event is folded once, whole, or not at all.
-"""
+a service, and an event is folded once, whole, or not at all."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ class Fold(Protocol[C_co]):
 class StateFold:
     """The whole cluster: core's fold over one `State`.
 
-    `quiet` does not say aloud what changes nothing: whoever read it before has.
-    """
+    `quiet` does not say aloud what changes nothing: whoever read it before has."""
 
     def __init__(self, state: State | None = None, *, quiet: bool = False) -> None:
         self.state = state or State()
@@ -102,8 +100,7 @@ class StateFold:
     def take(self, record: Record) -> None:
         """The next record, whatever it is.
 
-        Raises UnknownEvent: a newer build wrote it. Superseded: the rules are others by now.
-        """
+        Raises UnknownEvent: a newer build wrote it. Superseded: the rules are others by now."""
         try:
             event = self.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:
@@ -132,9 +129,8 @@ class Reader(Generic[C]):
     """One fold that follows the ledger, from behind the revision `after`, which it holds already.
 
     `revision` is that of the newest event folded, of this reader's subjects. `halted` is empty, or
-    why nothing more is folded. A service that `writes` as a role is not let to work before all
-    that this build writes so is enabled on the ledger.
-    """
+    why nothing more is folded. A service that `writes` as a role is not let to work before all that
+    this build writes so is enabled on the ledger."""
 
     def __init__(
         self,
@@ -195,10 +191,9 @@ class Reader(Generic[C]):
 
         A halt does not return: started again, the fold would halt at the same revision.
 
-        Raises:
-            LedgerHole, LedgerDrifted, NotPermitted, LedgerUnavailable: the ledger cannot be read.
-            Superseded: something was set aside that is folded here, or before which it had halted.
-        """
+        Raises LedgerHole, LedgerDrifted, NotPermitted, LedgerUnavailable: the ledger cannot be
+        read. Raises Superseded: something was set aside that is folded here, or before which it had
+        halted."""
         self._subscription = await self._ledger.follow(
             self.take, start=self.revision + 1, subjects=self._subjects
         )
@@ -217,9 +212,7 @@ class Reader(Generic[C]):
     async def superseded(self) -> None:
         """Look out for what takes away the reason of a halt, until cancelled.
 
-        Raises:
-            Superseded: something was set aside since. And what `run` raises of the ledger.
-        """
+        Raises Superseded: something was set aside since. And what `run` raises of the ledger."""
 
         def look(record: Record) -> None:
             said = said_at(record.revision, record.subject, record.payload)
@@ -235,8 +228,7 @@ class Reader(Generic[C]):
     async def caught_up(self) -> None:
         """Return once all that the ledger held when `run` began is folded.
 
-        For whoever writes, once it may write all that it would, besides.
-        """
+        For whoever writes, once it may write all that it would, besides."""
         await self._caught_up.wait()
         await self._may_write.wait()
 
@@ -250,16 +242,14 @@ class Reader(Generic[C]):
     async def reached(self, revision: int) -> None:
         """Return once the event at `revision`, which is of this reader's subjects, is folded.
 
-        Where the fold has halted before it, that is never.
-        """
+        Where the fold has halted before it, that is never."""
         if not await self.folds(revision):
             await asyncio.Event().wait()
 
     async def folds(self, revision: int) -> bool:
         """Whether the event at `revision` is folded here: once it is, or once the fold has halted.
 
-        It is of this reader's subjects, and the ledger holds it or will.
-        """
+        It is of this reader's subjects, and the ledger holds it or will."""
         if self.revision >= revision or self.halted:
             return self.revision >= revision
         waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

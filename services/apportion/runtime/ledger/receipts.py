@@ -10,8 +10,7 @@ state is no proof and nobody's truth: what it says is compared with the newest r
 `ReceiptCheck` holds records to the receipts as they are read, one after the other. Invariant: what
 counts as proven was read record by record from a segment's first revision to its last, and has the
 root that was signed. Where a segment has its fingerprints, the first record that is not what it was
-is named; where they are gone, the segment is.
-"""
+is named; where they are gone, the segment is."""
 
 from __future__ import annotations
 
@@ -88,8 +87,7 @@ class Receipts:
     def alone(self) -> Iterator[None]:
         """Make the folder if need be, and let nobody else write there meanwhile.
 
-        Raises BlockingIOError: somebody does. OSError.
-        """
+        Raises BlockingIOError: somebody does. OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,8 +107,7 @@ class Receipts:
     def newest(self) -> Found | None:
         """The receipt that the next one follows; None in a new folder.
 
-        Raises ReceiptInvalid, OSError.
-        """
+        Raises ReceiptInvalid, OSError."""
         paths = self.paths()
         return _read(paths[-1]) if paths else None
 
@@ -125,8 +122,7 @@ class Receipts:
     def checked(self, keys: Sequence[VerifyingKey]) -> Iterator[Found]:
         """All of them, the oldest first: each signed by one of the keys, and behind the one before.
 
-        Raises ReceiptInvalid, OSError.
-        """
+        Raises ReceiptInvalid, OSError."""
         return self._checked(self.paths(), keys)
 
     def _checked(self, paths: Sequence[Path], keys: Sequence[VerifyingKey]) -> Iterator[Found]:
@@ -257,8 +253,7 @@ class ReceiptCheck:
     """One reading. `proven` records were under `held` receipts, the newest up to `last`, at `time`.
 
     What is signed from now on does not count: make it before the ledger's end is asked for. `goal`
-    is where the reading will end, 0 for wherever that is. Raises ReceiptInvalid, OSError.
-    """
+    is where the reading will end, 0 for wherever that is. Raises ReceiptInvalid, OSError."""
 
     def __init__(self, receipts: Receipts, keys: Sequence[VerifyingKey]) -> None:
         self._receipts = receipts

@@ -2,8 +2,7 @@
 between extender and schedulers of pods whose node is chosen elsewhere.
 
 What is so stands in the ledger: that the pod exists, where it is placed, that it has ended.
-Invariant: either side reads what the other one writes, and nothing larger than a few names.
-"""
+Invariant: either side reads what the other one writes, and nothing larger than a few names."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def is_command(owner: str) -> bool:
 class Greet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="greet"):
     """Is anybody there who starts commands, and sees this process?
 
-    `started` is in ticks of the kernel's clock since the machine's; see `process.lives`.
-    """
+    `started` is in ticks of the kernel's clock since the machine's; see `process.lives`."""
 
     pid: Annotated[int, Meta(ge=1)]
     started: Annotated[int, Meta(ge=0)]
@@ -58,8 +56,7 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", t
     """Make the share of this pod, for a process and all that it starts.
 
     `in_container`: a container engine starts it, which is told of a CDI device instead of variables
-    of the environment.
-    """
+    of the environment."""
 
     pod: Name
     pid: Annotated[int, Meta(ge=1)]
@@ -77,8 +74,7 @@ class Started(Struct, frozen=True, omit_defaults=True):
     """The process's share is there: what its environment says of it, or the device to ask for.
 
     `notes` say what its user should know, as that nothing holds it to the share. Or there is no
-    share: `error` says why.
-    """
+    share: `error` says why."""
 
     environment: dict[str, str] = {}
     device: str = ""

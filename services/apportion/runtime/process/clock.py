@@ -1,8 +1,7 @@
 """The only place that reads the time and draws pauses, so that the simulation can bring its own.
 
 Invariant: wall-clock time is always aware, in UTC and in microseconds; durations are measured on
-the monotonic clock, never between two wall-clock times.
-"""
+the monotonic clock, never between two wall-clock times."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ class BackOff(NamedTuple):
     """Pauses in seconds: the first, and the longest.
 
     Each pause after another failure in a row is twice as long, up to the limit. Invariant: the
-    pauses never shrink while failures go on, and never exceed the limit.
-    """
+    pauses never shrink while failures go on, and never exceed the limit."""
 
     first_s: float
     longest_s: float
@@ -63,8 +61,7 @@ class BackOff(NamedTuple):
     def after(self, failures: int) -> float:
         """The pause in seconds after so many failures in a row; none after none.
 
-        It is the longest that is meant: `Clock.pause` takes half of it to all of it.
-        """
+        It is the longest that is meant: `Clock.pause` takes half of it to all of it."""
         if failures < 1:
             return 0.0
         return min(self.first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), self.longest_s)

@@ -2,8 +2,7 @@
 
 In a checkout a source may be newer than what was compiled from it, after a pull for instance. What
 a wheel brought belongs together, and has the times at which it was unpacked, in whatever order.
-Invariant: no service runs a module that is older than its source.
-"""
+Invariant: no service runs a module that is older than its source."""
 
 from __future__ import annotations
 

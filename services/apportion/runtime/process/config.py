@@ -1,8 +1,7 @@
 """What a process is told from outside: read once, checked, frozen.
 
 An option wins over its environment variable. Invariant: a wrong setting is named by key, value and
-fix before anything is started, and a password is never part of a message.
-"""
+fix before anything is started, and a password is never part of a message."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ class Address(msgspec.Struct, frozen=True):
 class ServiceConfig(msgspec.Struct, frozen=True):
     """The settings that every service has. `nats_url` may hold a password: do not show it.
 
-    The file of `metrics_token` need not be there yet.
-    """
+    The file of `metrics_token` need not be there yet."""
 
     nats_url: str
     health: Address
@@ -89,8 +87,7 @@ def read_config(
 ) -> ServiceConfig:
     """The settings from `options` (named as in ENVIRONMENT; None is "not given") and `environ`.
 
-    Raises ConfigError for the first setting that is missing or wrong.
-    """
+    Raises ConfigError for the first setting that is missing or wrong."""
     given = dict(options or {})
     environ = os.environ if environ is None else environ
 

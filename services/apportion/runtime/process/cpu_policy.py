@@ -50,6 +50,5 @@ def seldom_look_for_cycles() -> None:
 
     Nearly all that a process of ours allocates is kept, or dropped without a cycle. Looking after
     every 700 objects, as the interpreter does, took a tenth to a fifth of the processor time of a
-    service.
-    """
+    service."""
     gc.set_threshold(*_THRESHOLDS)

@@ -43,9 +43,8 @@ class TookTooLong(ApartFailed):
 async def apart(work: Callable[[Tell], bytes], *, seconds: float) -> AsyncGenerator[bytes, None]:
     """What a fork of this process tells while it does `work`, and last what that returns.
 
-    Raises:
-        TookTooLong, ApartFailed: there is no answer. OSError: there is no process or memory left.
-    """
+    Raises TookTooLong, ApartFailed: there is no answer. OSError: there is no process or memory
+    left."""
     pid, pipe = _fork(work, seconds)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()

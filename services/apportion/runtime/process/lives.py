@@ -1,7 +1,6 @@
 """Which life of a process id is meant: the kernel gives an id again, but at another time.
 
-Invariant: an id with its starting time names one process of this boot, and no other.
-"""
+Invariant: an id with its starting time names one process of this boot, and no other."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ def marked(variable: str, proc: Path = PROC) -> Iterator[tuple[int, str]]:
     """The processes that have this variable in their environment, each with its value.
 
     Those of other users only root sees. A process that has emptied its environment is not among
-    them; one that is just becoming another program is waited for.
-    """
+    them; one that is just becoming another program is waited for."""
     before = f"{variable}=".encode()
     for folder in proc.iterdir():
         if not folder.name.isdecimal():
@@ -73,8 +71,7 @@ def _environment(pid: int, proc: Path) -> bytes:
     """Raises OSError where there is no such process, or it is another user's.
 
     The kernel shows an empty one from the moment that `execve` drops the old program until it has
-    laid out the new one, so an empty one is believed only where it is empty in memory as well.
-    """
+    laid out the new one, so an empty one is believed only where it is empty in memory as well."""
     until_s = time.monotonic() + _EXEC_S
     while not (environment := (proc / str(pid) / "environ").read_bytes()):
         fields = _fields(pid, proc)

@@ -11,8 +11,7 @@ that we load are large, and most of their code runs once, when they are loaded.
 
 Invariants: an area of which a tenth is not in use stays as it is, so that is the most that huge
 pages take; where the system has no huge pages, or is configured to give none, nothing changes; and
-only where memory comes from changes, and only of this process.
-"""
+only where memory comes from changes, and only of this process."""
 
 import asyncio
 import contextlib
@@ -46,8 +45,7 @@ _AREA: Final = re.compile(
 async def keep_in_huge_pages(clock: Clock) -> None:
     """Gather what has come to the heap, again and again; beside the event loop.
 
-    Seldom: while pages are gathered, nobody may come to new memory.
-    """
+    Seldom: while pages are gathered, nobody may come to new memory."""
     gathered = 0
     while True:
         await clock.pause(EVERY_S)
@@ -99,8 +97,7 @@ async def give_back(clock: Clock) -> None:
     """Return to the system what the process has freed, now and every so often, until cancelled.
 
     What is there at the first time mostly stays: later looks for cycles pass it over, which takes
-    them from 30 milliseconds to one. See malloc_trim(3) and madvise(2).
-    """
+    them from 30 milliseconds to one. See malloc_trim(3) and madvise(2)."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -118,8 +115,7 @@ def _code() -> Iterator[tuple[int, int]]:
     """Where the code of this process's libraries is, unless something has written to it.
 
     Pages that were written to (a library with text relocations) would be lost. Source: smaps of
-    proc(5), where `VmFlags` is the last line of each mapping.
-    """
+    proc(5), where `VmFlags` is the last line of each mapping."""
     place, code, written = "", False, 0
     with suppress(OSError):
         for line in Path("/proc/self/smaps").read_text().splitlines():

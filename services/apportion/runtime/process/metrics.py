@@ -2,8 +2,7 @@
 
 The only module that knows the metrics library. Invariant: a name means the same in every service,
 and a label has few values: a code, a type or an outcome. Only what is looked up at every scrape may
-name a pod or a device, for it leaves nothing behind.
-"""
+name a pod or a device, for it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ SECONDS = (
 class Tally(Collector):
     """A counter with one label for what happens ten thousand times a second: no lock, no call.
 
-    `counts` is by the label's value; the loop of the process alone adds to it.
-    """
+    `counts` is by the label's value; the loop of the process alone adds to it."""
 
     def __init__(self, name: str, meaning: str, label: str) -> None:
         self._name, self._meaning, self._label = name, meaning, label
@@ -138,8 +136,7 @@ class Metrics:
     def looked_up(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:
         """Gauges of things that come and go, such as the containers of one node.
 
-        A body that begins anew says so again, and is the one that is asked from then on.
-        """
+        A body that begins anew says so again, and is the one that is asked from then on."""
         name = families[0].name
         if name in self._made:
             self.registry.unregister(self._made[name])

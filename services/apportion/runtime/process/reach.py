@@ -4,8 +4,7 @@ The URL names servers and user. Beside it stands one of: a key (`--nats-key`: Ed
 with a prefix that says whose it is, and a checksum), whose seed never leaves this machine but as a
 signature; a token (`--nats-token`), which is read again whenever one connects, as its file changes;
 a password in the URL. Invariants: no message shows any of them; a seed is written only into a file
-that its owner alone reads.
-"""
+that its owner alone reads."""
 
 from __future__ import annotations
 
@@ -93,8 +92,7 @@ def check_public(text: str, kind: int = USER) -> str:
 def read_seed(path: Path) -> KeyPair:
     """The key of a file; lines that are no seed are passed over.
 
-    Raises OSError, InvalidKey.
-    """
+    Raises OSError, InvalidKey."""
     with path.open("rb") as file:
         text = file.read(_FILE_BYTES_MAX).decode("ascii", "replace")
     for line in text.split():

@@ -2,8 +2,7 @@
 
 The files are looked at before every connection, so a renewed certificate needs no restart.
 Invariants: a server is always checked, against the CA that was named or else the system's; a file
-that cannot be used is named with its setting, and changes nothing of what was used before.
-"""
+that cannot be used is named with its setting, and changes nothing of what was used before."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ _Stamp = tuple[tuple[int, int, int], ...]
 class TlsFiles(msgspec.Struct, frozen=True):
     """PEM files by the names of the settings that name them; empty where nothing is named.
 
-    `ca` is whom to trust instead of the system's CAs; `certificate` and `key` are our own.
-    """
+    `ca` is whom to trust instead of the system's CAs; `certificate` and `key` are our own."""
 
     setting: str
     ca: str = ""
@@ -46,9 +44,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles:
     """The files that `<setting>_CA`, `_CERT` and `_CERT_KEY` of the environment name.
 
-    Raises:
-        ConfigError: a certificate without its key, or a key without its certificate.
-    """
+    Raises ConfigError: a certificate without its key, or a key without its certificate."""
     environ = os.environ if environ is None else environ
     ca, certificate, key = (environ.get(f"{setting}_{name}", "") for name in _NAMES)
     if bool(certificate) != bool(key):
@@ -62,8 +58,7 @@ def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles
 def forget_files(setting: str) -> None:
     """Name none any more, here and in processes that are started: for a server without TLS.
 
-    The one of `apportion up` is on this machine, whatever else is told of others.
-    """
+    The one of `apportion up` is on this machine, whatever else is told of others."""
     for name in _NAMES:
         os.environ.pop(f"{setting}_{name}", None)
 
@@ -79,9 +74,7 @@ class ClientTls:
     def context(self) -> ssl.SSLContext:
         """What to connect with now.
 
-        Raises:
-            ConfigError: a file cannot be used, and none could be before.
-        """
+        Raises ConfigError: a file cannot be used, and none could be before."""
         try:
             files = self.files
             named = zip(_NAMES, (files.ca, files.certificate, files.key), strict=True)
@@ -116,9 +109,7 @@ class ClientTls:
 def load_pair(context: ssl.SSLContext, setting: str, certificate: Path, key: Path) -> None:
     """Present this certificate from now on.
 
-    Raises:
-        ConfigError: the two cannot be used, or do not belong together.
-    """
+    Raises ConfigError: the two cannot be used, or do not belong together."""
     try:
         # Asked for a password the library would ask whoever sits at the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
@@ -136,9 +127,7 @@ def load_pair(context: ssl.SSLContext, setting: str, certificate: Path, key: Pat
 def read_pem(setting: str, path: str) -> str:
     """The text of a PEM file.
 
-    Raises:
-        ConfigError: it cannot be read, or is too large to be one.
-    """
+    Raises ConfigError: it cannot be read, or is too large to be one."""
     try:
         with Path(path).open("rb") as file:
             found = file.read(BYTES_MAX + 1)

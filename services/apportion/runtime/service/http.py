@@ -6,8 +6,7 @@ likes; so each of its protocols is held by one of ours, which passes on what com
 clock. Invariants: /readyz is true only while nobody has a reason against it, and it gives the
 reasons; no client keeps others from being answered, and one that is refused is told why; a
 connection has one deadline at a time, but while a request is being answered, and a client that
-sends half a request holds a connection for `head_s` and `body_s` at most.
-"""
+sends half a request holds a connection for `head_s` and `body_s` at most."""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ class Connections:
     def silent(self, address: str, seconds: float) -> None:
         """Tell once of a client of whose connections one was ended on which nothing had come.
 
-        Browsers open some ahead of what they may ask: that is no sign of trouble.
-        """
+        Browsers open some ahead of what they may ask: that is no sign of trouble."""
         if address not in self._silent:
             _log.debug("a connection from %s was ended: silent for %g s", address, seconds)
         self._silent[address] = None
@@ -114,8 +112,7 @@ class Watched(asyncio.Protocol):
     def admit(self, peer: object) -> bool:
         """Take a place for the client at this address of a socket, and say whether there was one.
 
-        It is given back when the connection is lost, or by `release` where it was never made.
-        """
+        It is given back when the connection is lost, or by `release` where it was never made."""
         self.address = client_of(str(peer[0])) if isinstance(peer, tuple) else "local"
         try:
             self._connections.at_once.enter(self.address)
@@ -188,8 +185,7 @@ class Watched(asyncio.Protocol):
     def answered(self) -> None:
         """The request has its answer, which may still have to be read.
 
-        Whose body nobody wanted has still to send it in time.
-        """
+        Whose body nobody wanted has still to send it in time."""
         if self._phase is not _Phase.BODY:
             self._enter(_Phase.IDLE)
 
@@ -227,8 +223,7 @@ class HttpServer:
     """Serves one address from `start` to `stop`; `routes` come on top of the common ones.
 
     Without `metrics` it has no /metrics. `tls` makes it HTTPS. `client` names who asks, for the
-    limits of each. `guard` stands before every route but the probes, as a middleware of aiohttp.
-    """
+    limits of each. `guard` stands before every route but the probes, as a middleware of aiohttp."""
 
     def __init__(
         self,
@@ -351,9 +346,7 @@ class HttpServer:
 async def listening(server: HttpServer) -> AsyncIterator[Address]:
     """The server, from here to the end of the block, at the address really taken.
 
-    Raises:
-        ConfigError: see `start`.
-    """
+    Raises ConfigError: see `start`."""
     address = await server.start()
     try:
         yield address

@@ -1,13 +1,12 @@
 """The life of a service: begin, run named loops, begin anew after an error, stop when told.
 
-Crash-only: an unexpected error drops all that the body had derived and starts the body again,
-which folds the ledger anew. Invariants: the process never runs on with one loop dead; it never
-begins anew without bound; a signal always ends it within the deadline.
+Crash-only: an unexpected error drops all that the body had derived and starts the body again, which
+folds the ledger anew. Invariants: the process never runs on with one loop dead; it never begins
+anew without bound; a signal always ends it within the deadline.
 
 Exit codes: 0 stopped as told; 70 the body failed more often than MAX_RESTARTS a minute; 75 it did
 not stop within the deadline; 78 a setting, a permission or the ledger's set-up is wrong, the ledger
-lost events, or a compiled module is older than its source.
-"""
+lost events, or a compiled module is older than its source."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ Connect = Callable[[], Awaitable[Ledger]]
 class Service:
     """What the body of a service is given: its settings, and where to put its loops.
 
-    `connect` is None where the ledger is the one that the settings name.
-    """
+    `connect` is None where the ledger is the one that the settings name."""
 
     def __init__(
         self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None
@@ -176,8 +174,7 @@ def run_service(
     `guard` decides who reads the metrics of its health port. Without one, a port that other
     machines reach asks for the token of `--metrics-token`. A port of this machine alone gives a
     page of another site none. `small`: on asyncio's own loop, which is slower and three megabytes
-    smaller.
-    """
+    smaller."""
     configure_logs(service=name, level=config.log_level, form=config.log_format)
     seldom_look_for_cycles()
     interrupt_nobody()

@@ -1,8 +1,7 @@
 """How much one HTTP surface takes, of all its clients together and of each.
 
 Invariant: what one client asks for leaves room for the others, whatever it asks; who is refused is
-told why and when to come again, and nobody is queued but for long work, by turns.
-"""
+told why and when to come again, and nobody is queued but for long work, by turns."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class Limits(Struct, frozen=True):
     """What a surface takes. 0 for `each_per_s` is any number.
 
     A client is an address (see `client_of`), or a person where there is a login. `heavy_bytes`: a
-    body from there on counts among those of which `heavy_at_once` are read at a time.
-    """
+    body from there on counts among those of which `heavy_at_once` are read at a time."""
 
     body_bytes: int = 1 << 20
     heavy_bytes: int = 256 << 10
@@ -105,8 +103,7 @@ class Turns:
     """Long work: so much at a time, one of each client, and whoever waits comes by turns.
 
     Who had a turn is behind all others who wait. So one client takes no more than one place,
-    however much it asks for, and a few do not keep the places for themselves.
-    """
+    however much it asks for, and a few do not keep the places for themselves."""
 
     def __init__(
         self, most: int, *, each: int = 1, waiting: int = WAITING_MAX,
@@ -120,10 +117,7 @@ class Turns:
     async def enter(self, client: str) -> None:
         """Take a place, until `leave`; wait for it if need be.
 
-        Raises:
-            TooMany: as many wait already as may.
-            TimeoutError: no turn came in time.
-        """
+        Raises TooMany: as many wait already as may. Raises TimeoutError: no turn came in time."""
         try:
             self._running.enter(client)
         except TooMany:

@@ -7,8 +7,7 @@ takes a second to import, is imported only where a cluster is asked for.
 
 An option that names a file of TLS as a client is its environment variable, set for this process and
 those that it starts: whatever connects, wherever in the process, takes the same files. See
-`runtime.process.tls`.
-"""
+`runtime.process.tls`."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ token; and JSON for a cluster's own components, API servers and kube-schedulers.
 Invariants: a page of another site reads nothing there, whatever its name is said to mean; without a
 token file no client of another machine reads metrics, and the file is read for each request, so a
 Secret that comes later, or changes, counts at once; whatever a component sends, it gets JSON with a
-status that says whose fault it was, and the process goes on.
-"""
+status that says whose fault it was, and the process goes on."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def own_machine_only(fix: str = "") -> Guard:
     """Answers unless a page of another site asks; `fix` is what its owner may do about it.
 
     Its server may say that its name is this machine's address (DNS rebinding): then the browser
-    lets it read all, but names the site as the host.
-    """
+    lets it read all, but names the site as the host."""
 
     async def guard(request: web.Request, handle: Handle) -> web.StreamResponse:
         named = request.headers.get(hdrs.HOST, "")
@@ -126,9 +124,7 @@ class PodTooLarge(BadBody):
 def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
     """The body as what it should be.
 
-    Raises:
-        BadBody: it is not.
-    """
+    Raises BadBody: it is not."""
     try:
         return decode(body)
     except msgspec.MsgspecError as error:
@@ -138,10 +134,8 @@ def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
 def read_pod(raw: msgspec.Raw | bytes) -> Any:
     """A pod that somebody sent, or what is in its place.
 
-    Raises:
-        BadBody: it is no JSON.
-        PodTooLarge: it is larger than we read; that is found out without reading it.
-    """
+    Raises BadBody: it is no JSON. Raises PodTooLarge: it is larger than we read; that is found out
+    without reading it."""
     if len(raw) > POD_BYTES_MAX:
         raise PodTooLarge(f"the pod has {len(raw)} bytes; at most {POD_BYTES_MAX}")
     count = 0  # of all kinds; what has another form is for others to refuse

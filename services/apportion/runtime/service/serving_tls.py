@@ -3,8 +3,7 @@
 Whoever gives the files (cert-manager, a chart, a person) changes them in place; they are looked at
 every two seconds. Invariants: connections made after a change get the new certificate and are held
 to the new CA of clients, those before keep theirs; a file that cannot be used changes nothing of
-what is served; a key is never written to a disk.
-"""
+what is served; a key is never written to a disk."""
 
 from __future__ import annotations
 
@@ -62,9 +61,7 @@ class Tls:
     def use(self, pem: Pem) -> None:
         """Serve this from now on.
 
-        Raises:
-            ConfigError: it cannot be served.
-        """
+        Raises ConfigError: it cannot be served."""
         if pem == self.used:
             return
         made = self._empty()
@@ -163,9 +160,7 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve these beside `/readyz`, over HTTPS where there are files, which are followed; the URL.
 
-    Raises:
-        ConfigError: the certificate cannot be used, or the address is taken.
-    """
+    Raises ConfigError: the certificate cannot be used, or the address is taken."""
     tls = None
     if files is not None:
         tls, following = given_tls(files, service.clock)
@@ -188,9 +183,7 @@ def served_files(
 ) -> ServedFiles | None:
     """The options together; None where none was given.
 
-    Raises:
-        ConfigError: one is missing that another needs.
-    """
+    Raises ConfigError: one is missing that another needs."""
     if certificate is None or key is None:
         if certificate is None and key is None and client_ca is None:
             return None

@@ -2,8 +2,7 @@
 
 Every service opens the ledger in the same way and leaves it in the same way: what was handed in is
 appended or given up, then the connection is closed. Invariant: outside of a session a service holds
-nothing of the ledger, so beginning anew begins with nothing.
-"""
+nothing of the ledger, so beginning anew begins with nothing."""
 
 from __future__ import annotations
 
@@ -84,9 +83,7 @@ async def open_session(service: Service, *, node: str = "") -> AsyncIterator[Ses
 
     `node` is that of an agent that has one.
 
-    Raises:
-        LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted: see `jetstream.connect`.
-    """
+    Raises LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted: see `jetstream.connect`."""
     ledger = await (service.connect or (lambda: _connect(service, node)))()
     if isinstance(ledger, JetStreamLedger):
         service.watch(ledger)

@@ -6,8 +6,7 @@ every append, and one whose disk is full may not answer at all: then nothing is 
 is lost, but somebody has to make room. Invariants: a service is not ready from the look that finds
 a wrong setting to the one that finds none, and says once what is wrong; that nobody could look says
 nothing, for others say that the ledger is away; nor is it ready from the first append that was not
-taken until one is answered again, or nobody tries more.
-"""
+taken until one is answered again, or nobody tries more."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class Examined(Protocol):
 
 class Soundness:
     """What the last look at the ledger's set-up found, and what came of the newest appends, through
-    all lives of a service. Hand `note` to `jetstream.connect` as `watch`.
-    """
+    all lives of a service. Hand `note` to `jetstream.connect` as `watch`."""
 
     def __init__(self, metrics: Metrics, clock: Clock, log: Logger) -> None:
         self._metrics = metrics
@@ -120,8 +118,7 @@ class Soundness:
         """The part of the stream's `max_bytes` that is free; 1 without one.
 
         As of the last look, less what this service was about to append since the one before: that
-        was perhaps under way still. `after_bytes` is what is to be appended as well.
-        """
+        was perhaps under way still. `after_bytes` is what is to be appended as well."""
         if not self._room_bytes:
             return 1.0
         spent_bytes = self._spent_before_bytes + self._spent_bytes + after_bytes
@@ -130,8 +127,7 @@ class Soundness:
     def spend(self, size_bytes: int) -> None:
         """Note what this service is about to append, so that what is free is not long out of date.
 
-        Only writers need it whose appends end at a part of the room: see `intake`.
-        """
+        Only writers need it whose appends end at a part of the room: see `intake`."""
         self._spent_bytes += size_bytes
         if self._spent_bytes > STEP * self._room_bytes > 0:
             self._due.set()

@@ -116,8 +116,7 @@ class Doubts:
     async def _ask(self, pod: PodView) -> bool:
         """Ask whether the pod runs on; False where nobody answers, so that it must be asked again.
 
-        One that runs is doubted no longer, unless its watch has yet to tell of its node.
-        """
+        One that runs is doubted no longer, unless its watch has yet to tell of its node."""
         try:
             found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
         except KubeRefused as error:

@@ -5,8 +5,7 @@ watcher that lags writes nothing. Invariant: nothing differs, nothing is written
 
 `Facts` finds them, and is pure; `FactWriting` appends them. A fact that another writer has
 overtaken is not written: its object is compared again upon what the other wrote, or left alone
-where that is final.
-"""
+where that is final."""
 
 from __future__ import annotations
 
@@ -92,8 +91,7 @@ class Revisions:
     """The newest revision of each subject that this watcher fences, but for live pods'.
 
     `adopted` are live pods whose submission is not the newest event on their subject: they were
-    adopted, or the ledger's beginning was dropped. Their ends are fenced like anything else.
-    """
+    adopted, or the ledger's beginning was dropped. Their ends are fenced like anything else."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -402,8 +400,7 @@ class FactWriting:
     """Writes for one watcher. `written` counts facts by the name of their event.
 
     `final` are the uids of pods of which nothing more is to be written: they had their time in the
-    ledger, or cannot be told to it.
-    """
+    ledger, or cannot be told to it."""
 
     def __init__(
         self,

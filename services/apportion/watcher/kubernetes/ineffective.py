@@ -1,8 +1,7 @@
 """Tells the owner of a pod, PodGroup or Queue what of it Volcano obeys and Apportion does not.
 
 One Kubernetes event for each object, and for each change of what has no effect. Invariants: what
-waits to be told has a limit, and an event that the API server refuses is not tried again.
-"""
+waits to be told has a limit, and an event that the API server refuses is not tried again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The objects of one kind as a watch tells of them, and what the ledger does not know of them.
 
-Invariant: after a list what is here is what the list had.
-"""
+Invariant: after a list what is here is what the list had."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ class Marks(ABC):
     """What is to be compared again, in order of marking; `stir` is called when any is marked.
 
     `reports` are the events that tell the ledger of these objects, and `key` those of their fields
-    that make up what an object is called here.
-    """
+    that make up what an object is called here."""
 
     def __init__(
         self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]
@@ -97,8 +95,7 @@ def readable(
 ) -> Kind[V]:
     """Objects of which those that cannot be read are a problem.
 
-    `keeps`: of such a one, what it said before still holds; otherwise it is as if it were not.
-    """
+    `keeps`: of such a one, what it said before still holds; otherwise it is as if it were not."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)
@@ -132,8 +129,7 @@ def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
 def is_news(wanted: Any, known: Any) -> bool:
     """Whether the ledger says otherwise, and no other watcher has seen a later version.
 
-    Another version of what says the same is no news.
-    """
+    Another version of what says the same is no news."""
     version = getattr(known, "version", None)
     if version is None:
         return bool(wanted != known)
@@ -145,8 +141,7 @@ class Mirror(Marks, Generic[V]):
     """Objects of one kind as the cluster has them, against what the ledger `has` of them.
 
     `reports` are the event that tells of one and, where the ledger forgets one, the event that it
-    has gone. `minor` says whether a change needs no comparison.
-    """
+    has gone. `minor` says whether a change needs no comparison."""
 
     def __init__(
         self,

@@ -2,8 +2,7 @@
 
 Only what changes a decision is decoded; a pod is read as a manifest once, when it wants a place.
 Invariant: whatever an object holds, reading it ends in a record; what cannot be understood is in
-the record as a problem.
-"""
+the record as a problem."""
 
 from __future__ import annotations
 
@@ -229,8 +228,7 @@ class PodView:
     """A pod of the cluster. `ended` says how, once it has; `draft` or `problem` is set while it
     wants a place from us; `amounts` is what it takes of its node. `ports`, `anti_affinity`, `disks`
     and `volume_claims` are set of a pod that is on a node. `claim` is what it says to hold, where
-    it is bound and the ledger does not have it; `unread` where the ledger had it.
-    """
+    it is bound and the ledger does not have it; `unread` where the ledger had it."""
 
     uid: str
     namespace: str
@@ -261,8 +259,7 @@ class ObjectReader:
     `knows` says whether the ledger has the pod of a uid; `writers` are the field managers whose
     annotations on pods that others bound are believed. `claimed` adds to the draft of a pod what
     its ResourceClaims ask for, where these are read. `ineffective` takes what of an object has no
-    effect here.
-    """
+    effect here."""
 
     claimed: Callable[[bytes, PodDraft], PodDraft | None] | None = None
     ineffective: Callable[[Subject, Iterable[Suspect]], None] = staticmethod(lambda *_: None)
@@ -285,8 +282,7 @@ class ObjectReader:
     def configure(self, configuration: Configuration) -> None:
         """Read objects like this from now on; what was read before stands.
 
-        Scheduler names in the configuration take the place of those that this watcher was told.
-        """
+        Scheduler names in the configuration take the place of those that this watcher was told."""
         config = manifest_config(configuration)
         claims = self.claimed is not None
         self._config = msgspec.structs.replace(config, resource_claims=claims)
@@ -296,8 +292,7 @@ class ObjectReader:
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
         """Uid, pod and version; no pod where it matters to nobody here.
 
-        What `entries` has of it is not read again.
-        """
+        What `entries` has of it is not read again."""
         pod = _decode_pod(raw)
         meta = pod.metadata
         before = entries.get(meta.uid)
@@ -356,8 +351,7 @@ class ObjectReader:
     def _read(self, raw: bytes, view: PodView, *, chooser: str) -> None:
         """The pod as a draft; of one whose node a `chooser` chooses, what is about devices.
 
-        Pods of one template differ in nothing but their names, and are read once.
-        """
+        Pods of one template differ in nothing but their names, and are read once."""
         template = _template(raw)
         draft = self._drafts.get(template)
         if draft is None:
@@ -381,9 +375,7 @@ class ObjectReader:
         """The one pod of a document; where another scheduler has `chosen` or will, what it asks of
         devices, and what it mounts.
 
-        Raises:
-            ManifestError: it cannot be read.
-        """
+        Raises ManifestError: it cannot be read."""
         if not chosen:
             (draft,) = read_document(document, self._config).pods
             return draft
@@ -419,8 +411,7 @@ class ObjectReader:
     def node(self, raw: bytes) -> NodeObserved:
         """The node, but for what is known of it by its pods; an amount that cannot be read is none.
 
-        Amounts are `status.allocatable`, and the version is that of the object.
-        """
+        Amounts are `status.allocatable`, and the version is that of the object."""
         node = _decode_node(raw)
         allocatable = node.status.allocatable or {}
         ours = claimed(self._config.dialects)
@@ -449,9 +440,7 @@ class ObjectReader:
     def group(self, raw: bytes, api_version: str) -> tuple[PodGroupObserved, bool]:
         """A PodGroup of that API, and whether Volcano's controllers wait until it is let in.
 
-        Raises:
-            ManifestError: it cannot be read.
-        """
+        Raises ManifestError: it cannot be read."""
         document = _decode_any(raw) | {"apiVersion": api_version, "kind": "PodGroup"}
         meta = document["metadata"]
         found = of_annotations(meta.get("annotations") or {}, _NOTES)
@@ -464,9 +453,7 @@ class ObjectReader:
     def queue(self, raw: bytes) -> QueueObserved:
         """A Volcano Queue; CPU is in thousandths and memory in MiB.
 
-        Raises:
-            ManifestError: its card quota cannot be read.
-        """
+        Raises ManifestError: its card quota cannot be read."""
         document = _decode_any(raw)
         spec, status = document.get("spec") or {}, document.get("status") or {}
         notes = document["metadata"].get("annotations") or {}
@@ -488,9 +475,7 @@ class ObjectReader:
     def quota(self, raw: bytes) -> QuotaObserved | None:
         """A ResourceQuota; None where it says nothing of extended resources.
 
-        Raises:
-            ManifestError: it cannot be obeyed.
-        """
+        Raises ManifestError: it cannot be obeyed."""
         document = _decode_any(raw)
         meta, hard = document["metadata"], extended_limits(document)
         if not hard:
@@ -505,9 +490,7 @@ class ObjectReader:
     def budget(self, raw: bytes) -> BudgetObserved:
         """A PodDisruptionBudget.
 
-        Raises:
-            ManifestError: its selector cannot be read.
-        """
+        Raises ManifestError: its selector cannot be read."""
         found = _decode_budget(raw)
         meta, selector = found.metadata, found.spec.selector
         return BudgetObserved(
@@ -531,8 +514,7 @@ def _init_role(container: _Container) -> Role:
 def _template(raw: bytes) -> tuple[bytes, ...]:
     """All of a pod that a draft is made of, but its name and the name of its token's volume.
 
-    `kube-api-access-` and five letters are the name that the API server gives that volume.
-    """
+    `kube-api-access-` and five letters are the name that the API server gives that volume."""
     pod = _decode_parts(raw)
     meta = pod.metadata
     parts = (meta.annotations, meta.labels, meta.owner_references, meta.namespace)
@@ -547,8 +529,7 @@ def _amounts(
     infeasible: bool,  # noqa: FBT001 - a key of the cache
 ) -> NodeConstraints:
     """What a pod takes of its node, with overhead and resources of its own; pods of one template
-    ask once. `infeasible`: its node will never do the resize that the spec asks for.
-    """
+    ask once. `infeasible`: its node will never do the resize that the spec asks for."""
     overhead, resources, given_to_pod = of_pod
     containers = []
     try:
@@ -580,8 +561,7 @@ def _resized(
 ) -> _Resources:
     """The resources of a container or pod, or what its kubelet has given it where that is more.
 
-    As kube-scheduler 1.36 counts. `without` is the pod's overhead, which its status includes.
-    """
+    As kube-scheduler 1.36 counts. `without` is the pod's overhead, which its status includes."""
     spec = _decode_resources(raw) or _Resources()
     if given == _NOT_GIVEN:
         return spec
@@ -613,8 +593,7 @@ def _minded(
     """The host ports and the required anti-affinity of a pod that others placed: what of it pods of
     ours may mind beside its labels. Pods of one template ask once.
 
-    What cannot be read keeps nobody away: the API server and its scheduler took it.
-    """
+    What cannot be read keeps nobody away: the API server and its scheduler took it."""
     wanted, *ports = of_spec
     try:
         containers = [
@@ -653,8 +632,7 @@ def _taint(taint: _Taint) -> Taint:
 
 def read_namespace(raw: bytes) -> NamespaceObserved | None:
     """A namespace; None where it has no labels of its own, by which affinity could mean its pods
-    (`namespaceSelector`).
-    """
+    (`namespaceSelector`)."""
     meta = _decode_named(raw).metadata
     labels = {key: value for key, value in (meta.labels or {}).items() if key != NAME_LABEL}
     version = number(meta.resource_version)

@@ -1,7 +1,6 @@
 """PodGroups, which three APIs have: what each says of its gangs, and which wait to be let in.
 
-Invariant: a list of one API says nothing of the gangs of the others.
-"""
+Invariant: a list of one API says nothing of the gangs of the others."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class PodGroupView(Marks):
 
     `served` returns the versions in which the server has PodGroups of an API group, or None while
     that is unknown. `waiting` are gangs that Volcano's controllers have make no pods of until they
-    are let in.
-    """
+    are let in."""
 
     def __init__(
         self, reader: ObjectReader, state: State, stir: Callable[[], None], problem: Problem

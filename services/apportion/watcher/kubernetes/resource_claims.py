@@ -2,8 +2,7 @@
 
 A pod that names claims can be read only with them, so it is kept until it is in the ledger, and
 read again whenever a claim of it changes. Invariant: a claim belongs to one pod, the one in the
-ledger before one that is not; who else names it is told so until that pod has gone.
-"""
+ledger before one that is not; who else names it is told so until that pod has gone."""
 
 from __future__ import annotations
 
@@ -72,9 +71,7 @@ class ResourceClaimView:
 
         The pod is kept, for its claims may change, until `follow` says that it waits no longer.
 
-        Raises:
-            ManifestError: it cannot have what it names.
-        """
+        Raises ManifestError: it cannot have what it names."""
         pod = PodClaims(raw)
         self._forget(pod.pod)
         self._waiting[pod.pod] = raw, pod.keys

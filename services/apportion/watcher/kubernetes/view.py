@@ -2,8 +2,7 @@
 
 Whatever changes is marked, and only what is marked is looked at again, so that a change costs the
 same in a cluster of any size. Invariant: a pod is held for gone only when the server said so: by a
-deletion, by a list that began after the pod was in the ledger, or when asked for that very pod.
-"""
+deletion, by a list that began after the pod was in the ledger, or when asked for that very pod."""
 
 from __future__ import annotations
 
@@ -62,10 +61,9 @@ class ClusterView:
     """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster.
 
     `mirrors` are kinds of which the ledger is told object by object; `others` are these, gangs and
-    the claims of volumes.
-    `gone` are pods that have left, with the reason, until the ledger knows. `touched` is the newest
-    version at which a pod came to a node or left it. `problems` are objects that cannot be read.
-    """
+    the claims of volumes. `gone` are pods that have left, with the reason, until the ledger knows.
+    `touched` is the newest version at which a pod came to a node or left it. `problems` are objects
+    that cannot be read."""
 
     def __init__(self, reader: ObjectReader, state: State) -> None:
         self._reader = reader

@@ -2,8 +2,7 @@
 
 A change of a volume or a class may concern any claim of that class, so those are marked when they
 are compared and not one by one. Invariant: the ledger is told of claims that a pod of the ledger
-mounts, or one that others placed, and of no others.
-"""
+mounts, or one that others placed, and of no others."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ class VolumeView(Marks):
 
     `stir` is called when any changes, `problem` with what cannot be read and what is wrong with it.
     `mounted` are the claims that live pods mount, with who says so: the ledger or the cluster, and
-    the uids of the pods.
-    """
+    the uids of the pods."""
 
     def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
         super().__init__(stir, (VolumeClaimObserved, VolumeClaimGone), ("namespace", "claim"))
@@ -164,8 +162,7 @@ class VolumeView(Marks):
     ) -> Iterable[VolumeClaimObserved | VolumeClaimGone]:
         """What the ledger does not know of these claims, or knows otherwise.
 
-        `coming`: claims of pods that it is told of next.
-        """
+        `coming`: claims of pods that it is told of next."""
         soon = set(coming)
         for key in dict.fromkeys((*names, *soon)):
             known: VolumeClaimObserved | None = known_as(self._state.volume_claims, key)

@@ -2,8 +2,7 @@
 
 Invariants: a comparison is made only upon a fold that has passed all that the ledger held when the
 change was taken, so a binding is never seen before its placement; and pods leave before gangs are
-declared, and gangs before their pods come, each upon the state that the one before made.
-"""
+declared, and gangs before their pods come, each upon the state that the one before made."""
 
 from __future__ import annotations
 
@@ -186,8 +185,7 @@ class KubernetesWatching:
     def _returned(self, since_s: float) -> None:
         """The API server was away, or has an older copy of its data: list and compare everything.
 
-        Other watches may be open still, in silence.
-        """
+        Other watches may be open still, in silence."""
         self._returns += 1
         if not self._unsettled:
             self._unsettled = "the API server was away: the cluster is compared with the ledger"
@@ -276,8 +274,7 @@ class KubernetesWatching:
     ) -> int:
         """Write what differs among the marked; returns how many facts that took.
 
-        `missed`: no watch told of these, so each is a difference that the ledger is told of.
-        """
+        `missed`: no watch told of these, so each is a difference that the ledger is told of."""
         await reader.reached(await ledger.last_revision())
         final = self._writing.final
         final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
@@ -313,8 +310,7 @@ class KubernetesWatching:
 
     def _unchanged(self, uids: Iterable[str]) -> list[str]:
         """Those that have not changed since they were taken: they are compared again, for what
-        changed them, as a binding does, may be on the ledger further on than the fold is.
-        """
+        changed them, as a binding does, may be on the ledger further on than the fold is."""
         return [uid for uid in uids if uid not in self._view.marked.pods]
 
     # -------------------------------------------------------------- pods that run already
@@ -398,8 +394,7 @@ class KubernetesWatching:
 
     async def _ask_for_unbound(self, pods: Iterable[PodView]) -> None:
         """Ask for pods that the ledger has bound and that have no node: a restored API server has
-        lost the binding. Such a pod ends, and waits again.
-        """
+        lost the binding. Such a pod ends, and waits again."""
         for pod in pods:
             try:
                 found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
@@ -426,8 +421,7 @@ def kubernetes_watching(
     writers: frozenset[str] = WRITERS,
 ) -> KubernetesWatching:
     """A watcher of the pods of these schedulers; `dra`: with what they ask for by claims. `writers`
-    are the field managers whose annotations on pods that others bound are believed.
-    """
+    are the field managers whose annotations on pods that others bound are believed."""
     known = state.pods
     reader = ObjectReader(
         schedulers, ManifestConfig(), knows=lambda uid: uid in known, writers=writers

@@ -4,8 +4,7 @@ Changes are found by looking at names, sizes and times of modification, so any f
 Invariants: a file is read only once it has been left alone for a while, so a half-written one is
 never taken for a shorter one; what a bad file or document held before stays wanted until the file
 is mended or removed; one bad file hides no other. Under another configuration a manifest may mean
-another pod, so all are read anew when it changes.
-"""
+another pod, so all are read anew when it changes."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ class ManifestFolder(Source):
     """A source over the manifests of one folder.
 
     `name` tells this source's pods from any other's: watchers of the same files need the same name,
-    watchers of different files different ones.
-    """
+    watchers of different files different ones."""
 
     def __init__(self, folder: Path, *, name: str, interval_s: float, clock: Clock) -> None:
         self._folder = folder
@@ -186,8 +184,7 @@ class ManifestFolder(Source):
 def _signature(path: Path) -> _Signature | None:
     """What the file looks like; None of what is no file, or is gone since the folder was listed.
 
-    Raises OSError where nobody can say.
-    """
+    Raises OSError where nobody can say."""
     try:
         found = path.stat()
     except OSError as error:

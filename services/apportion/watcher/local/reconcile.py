@@ -3,8 +3,7 @@
 Pure, so that two watchers and two runs come to the same events with the same ids. A pod whose
 manifest changed is another pod: the old one is gone and the next incarnation is submitted, as with
 the kubelet's static pods. So is one that is evicted: nobody else would let it go, and as long as
-its manifest is there it waits for another place. Invariant: nothing differs, nothing is written.
-"""
+its manifest is there it waits for another place. Invariant: nothing differs, nothing is written."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class Observation:
     """All that a source wants at one moment; pods by `namespace/name`, gangs by their name.
 
     `whole` is false while some of the source has never been readable: then only what was `seen`
-    before can be told to be gone, for the rest may be where nobody can look.
-    """
+    before can be told to be gone, for the rest may be where nobody can look."""
 
     pods: Mapping[str, PodDraft] = field(default_factory=dict)
     groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)
@@ -53,8 +51,7 @@ class Observation:
 class Source:
     """One place that says which pods are wanted; this one wants none: all are submitted by hand.
 
-    Invariant: what it observes never claims that something is gone unless it could tell.
-    """
+    Invariant: what it observes never claims that something is gone unless it could tell."""
 
     _observation = Observation()
 
@@ -92,8 +89,7 @@ class Known:
 
     `live` are the pods by `namespace/name` and incarnation; `latest` the highest incarnation that
     was ever submitted, live or not. `declared` is the revision at which each gang was declared or
-    forgotten last.
-    """
+    forgotten last."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -117,8 +113,7 @@ class Known:
 
     def outdates(self, wanted: Observation) -> bool:
         """Whether somebody has spoken since the look began of what it is about: it may have been
-        upon a later look. Who comes and goes elsewhere outdates nothing.
-        """
+        upon a later look. Who comes and goes elsewhere outdates nothing."""
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
     def declared_at(self, gang: str) -> int:
@@ -132,8 +127,7 @@ class Known:
     def spend(self, pod: PodSubmitted) -> None:
         """The server knows this id, and the fold has passed where it stands.
 
-        Where the fold has never seen it, it is of what a snapshot has forgotten: it is used up.
-        """
+        Where the fold has never seen it, it is of what a snapshot has forgotten: it is used up."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 
@@ -180,8 +174,7 @@ def next_facts(source: Source, known: Known, state: State, wanted: Observation) 
     """What to append now: pods that left, or else gangs, or else pods that came.
 
     One kind at a time, and each upon the state that the one before made: every fold forgets a gang
-    with its last pod, so gangs are declared after pods have left, and before their pods come.
-    """
+    with its last pod, so gangs are declared after pods have left, and before their pods come."""
     return (
         list(_gone(known, state, wanted))
         or list(_gangs(known, state, wanted))

@@ -42,8 +42,7 @@ class ByHand:
     Without Kubernetes nobody else would let them go, and whoever they go for would wait for ever.
     Those of a folder are that folder's (`reconcile`). Invariant: a pod ends and is submitted anew
     in one atomic batch, a gang as a whole, fenced by what the ledger says last of each of its pods;
-    so none is lost, and none comes back that somebody else has ended.
-    """
+    so none is lost, and none comes back that somebody else has ended."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
@@ -53,9 +52,7 @@ class ByHand:
     async def let_go(self, ledger: Ledger) -> None:
         """End all that are evicted now. The fold has passed what the ledger had a moment ago.
 
-        Raises:
-            LedgerError: of the kinds that looking anew cannot cure.
-        """
+        Raises LedgerError: of the kinds that looking anew cannot cure."""
         await asyncio.gather(*(self._move(unit, ledger) for unit in self._units()))
 
     def _units(self) -> Iterator[list[PodState]]:
@@ -166,8 +163,7 @@ class Watching:
     async def _recall(self, wanted: Observation, ledger: Ledger) -> None:
         """Ask the ledger how often a pod was there that ended before our snapshot.
 
-        Its next incarnation under an id that the server still remembers would not be stored.
-        """
+        Its next incarnation under an id that the server still remembers would not be stored."""
         if not self._forgetful:
             return
         for key in self._known.forgotten(wanted):

@@ -1,6 +1,5 @@
 """What an intake refuses of a node's report: it is said again until it is taken, by a real intake
-in virtual time.
-"""
+in virtual time."""
 
 import asyncio
 import random
@@ -25,8 +24,7 @@ CARD = simulated_devices("old", "1xT4")
 
 def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> None:
     """The agent of the new node was started first, and nobody starts it again. Another node of the
-    same agent is told of meanwhile, and the refusal once, not once a minute.
-    """
+    same agent is told of meanwhile, and the refusal once, not once a minute."""
 
     async def moved() -> None:
         services = Services()

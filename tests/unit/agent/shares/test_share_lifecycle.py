@@ -34,8 +34,7 @@ async def test_what_cannot_be_written_is_tidied_up_at_the_next_time(
     """The folder of the node's state goes and comes back, as a disk is full and has room again.
 
     Only what proves something of a pod stays that may start once more, though the books do not have
-    it: as after a reboot a pod with claims.
-    """
+    it: as after a reboot a pod with claims."""
     monkeypatch.setattr(share_lifecycle, "TIDY_S", 0.01)
     state, away = tmp_path / "state", tmp_path / "away"
     handed = state / "handed.json"

@@ -32,8 +32,7 @@ def test_a_warning_is_said_without_the_form_of_a_log(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the words of who logged it, with what it is about and no password; less is not said, nor
-    the same of two connections.
-    """
+    the same of two connections."""
     say_troubles()
     log = get_logger("apportion.runtime.jetstream.client")
     url = "nats://operator:secret@127.0.0.1:4222"

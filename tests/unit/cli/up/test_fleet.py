@@ -219,8 +219,7 @@ def test_up_says_where_what_is_kept_cannot_be_read(
 
 def test_up_refuses_the_file_that_it_keeps(tmp_path: Path) -> None:
     """Else who edits it would have other nodes than the ledger, and nothing to compare them with;
-    also by another name.
-    """
+    also by another name."""
     keep(tmp_path, written(tmp_path / "one.yaml"))
     (tmp_path / "link.yaml").symlink_to(nodes_file(tmp_path))
     for path in (nodes_file(tmp_path), tmp_path / "link.yaml"):

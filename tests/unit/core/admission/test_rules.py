@@ -166,9 +166,8 @@ def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
     ],
 )  # fmt: skip
 def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[str, str]) -> None:
-    """HAMi's defaults: one card, and a card alone where its whole memory is asked. A slot, where
-    no name counts devices.
-    """
+    """HAMi's defaults: one card, and a card alone where its whole memory is asked. A slot, where no
+    name counts devices."""
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 

@@ -206,8 +206,7 @@ def test_a_label_may_be_called_as_what_a_cure_names() -> None:
 
 def test_members_of_a_gang_that_want_different_cards() -> None:
     """The refusal is of the first that does not fit, and nobody knows which that was: it is told in
-    nobody's wishes.
-    """
+    nobody's wishes."""
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
     ledger = Ledger(rack("n1", 2), gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", shape=only)).settle()

@@ -92,8 +92,7 @@ def test_each_side_of_a_thing_is_a_row() -> None:
 
 def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
     """Its devices say nothing of their own, but for one that came broken; a card that comes to a
-    node that was there is told of.
-    """
+    node that was there is told of."""
     before = picture(State())
     first, second = rack("node-00000", 8), rack("node-00001", 1)
     broken = structs.replace(first.devices[3], healthy=False, health_reason="XID 79")
@@ -125,8 +124,7 @@ def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
 
 def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
     """Who came and waits, who left while waiting; who was placed is a row of placements alone, and
-    who waits anew under his name waits as before.
-    """
+    who waits anew under his name waits as before."""
     state = happen(State(), rack("n1", 2), pod("left"), pod("same"), pod("found"), pod("stays"))
     before = picture(state)
     again = pod("another", name="same")

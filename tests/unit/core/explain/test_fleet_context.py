@@ -181,8 +181,7 @@ def test_the_line_names_the_same_node() -> None:
 
 def test_a_node_that_lacks_less_is_nearer() -> None:
     """Nodes that could hold the pod come in the order of the events, and take the places of those
-    that never could.
-    """
+    that never could."""
     ledger = Ledger(large("m"), small("s1"), small("s2"), small("s3"))
     ledger.submit(pod("all", ask(30_000, count=8))).settle()
     ledger.play(large("n"))

@@ -2,8 +2,7 @@
 
 An answer is made twice of one state, the second time with every function that words something
 returning *lorem ipsum*: those of `core/explain/text` that return a text, and others by their names.
-Only sentences may differ, also for a tenant. Names of devices are no sentences.
-"""
+Only sentences may differ, also for a tenant. Names of devices are no sentences."""
 
 from collections.abc import Iterator
 
@@ -57,8 +56,7 @@ def plans(ledger: Ledger) -> Iterator[PlanRequest]:
 
 def answers(ledger: Ledger) -> list[Answer]:
     """Why each of its pods is where it is, its lines, nodes and devices, and plans: for all
-    readers, for one that sees all pods, and for a tenant that sees none.
-    """
+    readers, for one that sees all pods, and for a tenant that sees none."""
     state = ledger.state
     found: list[Answer] = [why(state, each) for each in state.pods.values()]
     found += [pod_answer(state, each) for each in state.pods.values()]

@@ -85,8 +85,7 @@ def test_of_pods_that_go_nothing_is_said() -> None:
 
 def test_who_holds_nothing_of_what_is_lacking_is_not_named() -> None:
     """The card is held by a pod that could go, were its gang not as important; a bystander of
-    another queue is not the reason.
-    """
+    another queue is not the reason."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("a0", ask(70_000)), member("a1", ask(70_000), priority=20)).settle()
     ledger.play(pod("cpu", queue="other"), placed("cpu", ledger.where("a0")))

@@ -42,8 +42,7 @@ def share(device: str = "GPU-1", memory_mib: int = 3000, cores: int = 30, **more
 def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
     """HAMi `server.go`: limits by the device's place in the container, cores of the first.
 
-    The policy is ours: see `test_F18_a_container_declines_hami_core_only_where_it_may`.
-    """
+    The policy is ours: see `test_F18_a_container_declines_hami_core_only_where_it_may`."""
     found = granted(share("GPU-2", 1000, 20), share("GPU-1", 2000, 30))
     assert found.edits.env == {
         "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2",

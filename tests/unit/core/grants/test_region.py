@@ -124,8 +124,7 @@ def advised(
 def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
     """The limit of compute counts where two of one priority want the card.
 
-    A container that has just started counts as one that uses it, for a round.
-    """
+    A container that has just started counts as one that uses it, for a round."""
     alone, other = region(), region()
     advised(alone, other)
     assert held(alone)

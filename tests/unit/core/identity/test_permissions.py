@@ -42,8 +42,7 @@ def overlap(one: str, other: str) -> bool:
 def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> None:
     """The server hands on to it what is sent there as an answer, whoever has it sent.
 
-    To one under a wildcard it does not: attack 5 tries it.
-    """
+    To one under a wildcard it does not: attack 5 tries it."""
     lines = [line for line in sharing(account) if "{ service: { account:" in line]
     single = [match[1] for line in lines if (match := re.search(r'subject: "([^*>"]+)"', line))]
     for role in ROLES:

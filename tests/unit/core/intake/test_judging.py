@@ -82,9 +82,8 @@ def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
 
 
 def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
-    """Unless a card's health was told of since: then the report says that it is well; or people
-    are told that one was refused, which one that is taken ends.
-    """
+    """Unless a card's health was told of since: then the report says that it is well; or people are
+    told that one was refused, which one that is taken ends."""
     assert said(ledger, rack("n1", 2)) == Known(1)
     ledger.play(ReportRefused(node="n1", cause="implausible-device", message="a T4 of 16 TiB"))
     assert said(ledger, rack("n1", 2)) is None

@@ -125,8 +125,7 @@ SHUN = Taint(key="t", effect="PreferNoSchedule")
 def test_H4_a_taint_that_prefers_no_pods_outdoes_the_policy() -> None:
     """The fuller node is left to others as soon as its taint says so, and taken where it must be.
 
-    Whoever tolerates the taint does not mind it.
-    """
+    Whoever tolerates the taint does not mind it."""
     tolerant = wants(ask(1000), tolerations=(Toleration(key="t", operator="Exists"),))
     ledger = half_full(policy("binpack")).submit(pod("before", ask(1000))).settle()
     ledger.play(observed("b", taints=(SHUN,))).submit(pod("after", ask(1000))).settle()
@@ -170,8 +169,7 @@ def test_placement_names_score_runners_up_and_how_many_fitted() -> None:
 def test_runners_up_could_have_taken_the_pod(second: int, fitting: int) -> None:
     """A node on which the containers collide is none, though no filter refuses it.
 
-    Where containers ask for the same, such a node does not count as fitting either.
-    """
+    Where containers ask for the same, such a node does not count as fitting either."""
     both = [ask(50_000, container="a"), ask(second, container="b")]
     ledger = Ledger(
         policy("spread"), rack("a", 1), rack("b", 2), rack("c", 1), rack("d", 2), pod("p", *both)

@@ -1,7 +1,6 @@
 """The rows of the mission that a decision alone can keep, each asserting the placement it promises.
 
-Asks are as the dialects make them of the sample manifests; the dialects have tests of their own.
-"""
+Asks are as the dialects make them of the sample manifests; the dialects have tests of their own."""
 
 import pytest
 

@@ -182,8 +182,7 @@ def test_every_code_is_reached(code: RefusalCode) -> None:
 def test_no_code_is_left_out() -> None:
     """What a gang lacks is no filter, nor what a queue does; each has a test of its own.
 
-    So have a node that is kept for another pod, and what is about volumes.
-    """
+    So have a node that is kept for another pod, and what is about volumes."""
     volumes = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE}
     volumes |= {C.VOLUME_NODE_MISMATCH, C.VOLUMES_EXHAUSTED}
     others = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, C.NODE_NOMINATED, *LIMIT_CODES, *volumes}

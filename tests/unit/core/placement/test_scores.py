@@ -68,8 +68,7 @@ def test_node_scores(policy: Policy, asked: Shape, percent: list[float]) -> None
     """By what its devices hold, or by its host where the pod wants no device.
 
     Best fit counts what is left: 100 % of a device, and 1,600 % for 256 CPUs, of 20,000 %. Without
-    prices the policies that weigh shapes are best fit.
-    """
+    prices the policies that weigh shapes are best fit."""
     columns = Columns(three_nodes())
     columns.sync()
     assert columns.names == ["empty", "gpu-busy", "host-busy"]

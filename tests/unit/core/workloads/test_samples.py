@@ -1,7 +1,6 @@
 """The sample manifests mean what the five systems they come from would take them for.
 
-Expectations are written by hand from the documentation of those systems, one line per pod.
-"""
+Expectations are written by hand from the documentation of those systems, one line per pod."""
 
 import io
 from pathlib import Path

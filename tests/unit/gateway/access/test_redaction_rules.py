@@ -88,9 +88,8 @@ def seen_by_ml(path: str, answer: msgspec.Struct) -> Any:
 
 
 def waiting(*namespaces: str, limit: int = 99) -> LinesAnswer:
-    """The lines of pods of these namespaces that ask for the same of one card, which is held;
-    those of `ops` may hold so many in all.
-    """
+    """The lines of pods of these namespaces that ask for the same of one card, which is held; those
+    of `ops` may hold so many in all."""
     ledger = Ledger(rack("n1", 1))
     ledger.play(QuotaObserved(namespace="ops", quota="merger", hard={"nvidia.com/gpu": limit}))
     for number, namespace in enumerate(("ops", *namespaces)):

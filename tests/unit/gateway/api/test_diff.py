@@ -37,8 +37,7 @@ def test_a_pod_is_where_it_is_by_the_newest_of_its_wait_and_its_place(
     events: tuple[Payload, ...], after: int, what: str, revision: int, tmp_path: Path
 ) -> None:
     """Its end, whatever it was before; not the placement that only ended its wait, nor the void
-    that only ended its place.
-    """
+    that only ended its place."""
     index, checkpoints = open_index(tmp_path, "c")
     read(Indexer(State(), index, checkpoints), BEGIN + events)
     changed = index.changed_by(POD, ["p1"], after=after, upto=99)

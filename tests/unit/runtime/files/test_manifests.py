@@ -104,8 +104,7 @@ def test_line_of_a_real_refusal(golden: Golden, tmp_path: Path) -> None:
 def test_of_a_folder_only_what_is_in_it(golden: Golden, tmp_path: Path) -> None:
     """A link that stays inside is followed, as those of a ConfigMap are; one that leads out is not.
 
-    A file that is named itself is read wherever its link leads: whoever names it has read it.
-    """
+    A file that is named itself is read wherever its link leads: whoever names it has read it."""
     folder, outside = tmp_path / "folder", tmp_path / "outside.yaml"
     (folder / "..data").mkdir(parents=True)
     (folder / "..data" / "a.yaml").write_text(POD.format("inside"))

@@ -278,8 +278,7 @@ async def test_an_answer_has_a_limit_and_an_end(server: Server) -> None:
 
 async def test_a_server_that_was_away_is_listed_again(server: Server) -> None:
     """It may be back with an older copy, in which a watch from our version would wait in silence;
-    the other watches learn since when they are in doubt.
-    """
+    the other watches learn since when they are in doubt."""
     server.script = [
         page(thing("a", 1), version=9),
         watch(torn=True),

@@ -112,8 +112,7 @@ async def test_a_connection_that_says_nothing_is_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Browsers open them ahead of what they may ask; it is told once of each client, for whom it
-    may concern.
-    """
+    may concern."""
     caplog.set_level("DEBUG", "apportion")
     async with surface(head_s=0.1) as made:
         for _ in range(2):

@@ -55,8 +55,7 @@ class Cluster:
 
     def pod(self, uid: str, version: int = 1, **fields: Any) -> None:
         """The server tells of a pod; node and annotations came with its binding, unless it was
-        `made` with them.
-        """
+        `made` with them."""
         node_name, made = fields.pop("on", ""), fields.pop("made", False)
         limits = fields.pop("limits", share())
         phase = fields.pop("phase", "Pending")

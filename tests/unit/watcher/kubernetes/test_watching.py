@@ -49,8 +49,7 @@ HELD = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1000,0:;"}
 
 class LateLink(PerfectKubeLink):
     """A network that answers while it is `up`, and holds back what watches are told while it is not
-    `clear`.
-    """
+    `clear`."""
 
     up = True
 
@@ -359,8 +358,7 @@ def names(cluster: Watched) -> list[str]:
 @pytest.mark.parametrize("cut", ["silent", "broken", "away"])
 def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(cut: str) -> None:
     """Pods made since the copy end, pods deleted since come back, and a lost binding is undone;
-    whether the connections stay open in silence, break, or fail for a while.
-    """
+    whether the connections stay open in silence, break, or fail for a while."""
 
     async def check(cluster: Watched) -> None:
         for name in ("stays", "waits", "deleted", "was-bound"):

@@ -43,8 +43,7 @@ spec: {{containers: [{{name: main}}]}}
 class LateFolder(ManifestFolder):
     """A folder on a slow disk: while it is not `clear`, a look is answered late.
 
-    `looking` is how many looks have been taken.
-    """
+    `looking` is how many looks have been taken."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, name="test", interval_s=0.01, clock=SystemClock())

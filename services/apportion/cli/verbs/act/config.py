@@ -39,8 +39,7 @@ _FILE = click.argument("file", metavar="FILE|-")
 def command() -> None:
     """Resource names, defaults, how devices are offered and cut: for every service at once.
 
-    Exit codes: 0 done; 1 the document is wrong; 3 unreachable.
-    """
+    Exit codes: 0 done; 1 the document is wrong; 3 unreachable."""
 
 
 @command.command(epilog="Example:  apportion config check cluster.yaml")
@@ -51,8 +50,7 @@ def check(*, file: str, as_json: bool) -> None:
 
     What a file of HAMi or Volcano says that has no effect here is named as well.
 
-    Exit codes: 0 nothing is wrong; 1 something is.
-    """
+    Exit codes: 0 nothing is wrong; 1 something is."""
     content, configuration = read_both(file)
     for path, why in passed_over(content):
         warn(f"{path}: has no effect here: {why}")
@@ -67,8 +65,7 @@ def check(*, file: str, as_json: bool) -> None:
 def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> None:
     """Let every service obey this document from now on, and nothing of an earlier one.
 
-    Exit codes: 0 in force, or it was already; 1 the document is wrong; 3 unreachable.
-    """
+    Exit codes: 0 in force, or it was already; 1 the document is wrong; 3 unreachable."""
     wanted = read_configuration_file(file)
     now = run(configuration_now(where))
     changed = now.configuration != wanted
@@ -99,8 +96,7 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
 def show(*, where: Where, as_json: bool, at: str | None) -> None:
     """Print the document in force, without what is at its default; it can be applied again.
 
-    Exit codes: 0 shown; 1 nothing is known of the moment; 3 unreachable.
-    """
+    Exit codes: 0 shown; 1 nothing is known of the moment; 3 unreachable."""
     if at is None:
         now = run(configuration_now(where))
     else:

@@ -53,8 +53,7 @@ def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) ->
     the same once more changes nothing, and is answered with the revision of the first.
     Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
 
-    Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached.
-    """
+    Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached."""
     who = person(by)
     basis, node, device = find(where, target)
     data = cordoning(node, device, by=who, reason=reason)
@@ -84,8 +83,7 @@ def uncordon(
     the beginning will do: four characters after GPU-, if no other begins so.
 
     Exit codes: 0 done; 1 no such device or node, or nobody of that name has a reason against it;
-    3 the ledger or gateway cannot be reached, or the gateway is behind the ledger.
-    """
+    3 the ledger or gateway cannot be reached, or the gateway is behind the ledger."""
     if whose and everybody:
         raise click.UsageError("give --of NAME or --all, not both")
     who = person(by)
@@ -127,8 +125,7 @@ def uncordon(
 
 def not_cordoned(detail: NodeDetail, device: str) -> str:
     """That nothing stands against the device, or the node where none is named; and what is off
-    offer all the same, which somebody may have meant.
-    """
+    offer all the same, which somebody may have meant."""
     name = f"{device or detail.node.node} is not cordoned at revision {detail.revision}"
     if device and detail.node.cordons:
         return f"{name}; its node {detail.node.node} is: {spoken(detail.node.cordons)}"
@@ -138,8 +135,7 @@ def not_cordoned(detail: NodeDetail, device: str) -> str:
 
 def still_off(detail: NodeDetail, device: str) -> str:
     """What the end of a cordon does not put on offer: devices that have failed, and those of a node
-    with cordons of their own. Empty where there is none.
-    """
+    with cordons of their own. Empty where there is none."""
     said = []
     for each in detail.devices:
         name = device_words(each.device)

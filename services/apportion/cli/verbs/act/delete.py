@@ -32,8 +32,7 @@ class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints: names that ended, with the revision, and problems.
 
     `limits` are quotas that ended, as in `quota research/gpus`, and `gangs` those that had no pod,
-    as in `gang research/train`.
-    """
+    as in `gang research/train`."""
 
     deleted: dict[str, int] = {}
     limits: dict[str, int] = {}
@@ -57,8 +56,7 @@ def command(
     submitted again without what it limits, it limits nothing. Whatever stays is named, and why.
 
     Exit codes: 0 all ended; 1 one was not found or stays, or a document was wrong; 2 wrong usage; 3
-    unreachable.
-    """
+    unreachable."""
     if not pods and not files:
         raise click.UsageError("name pods, or give -f with their manifests")
     report = Report()

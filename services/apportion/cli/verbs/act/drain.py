@@ -59,17 +59,16 @@ class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints, by `namespace/name`.
 
     `moved`: where the pods are now; empty for those that ended, or whose controllers make new ones.
-    `waiting`: off the target, and why they have no new place yet. `left`: there still, and why;
-    in a dry run what would become of them, and `planned` has the node where each would go, empty
-    for one that would wait. `with_gang`: which of all these are not on the target themselves,
-    and go because their gang does. `was`: the node of each before. `unready`: why nobody knows
-    whether those on the target run. `evicted`: who had, or would have, to go for one of them.
-    `instead`: pods that waited before, and where they have, or in a dry run would have, a place now
-    that one of these has none. `estimate`: controllers in Kubernetes make them anew, in an order of
-    their own. `mixed_gangs`: gangs that are, or would be, on different device models, with how many
-    pods hold devices of each. `revision` is that of the cordon, also of one that stood already for
-    the same reason; 0 for a dry run.
-    """
+    `waiting`: off the target, and why they have no new place yet. `left`: there still, and why; in
+    a dry run what would become of them, and `planned` has the node where each would go, empty for
+    one that would wait. `with_gang`: which of all these are not on the target themselves, and go
+    because their gang does. `was`: the node of each before. `unready`: why nobody knows whether
+    those on the target run. `evicted`: who had, or would have, to go for one of them. `instead`:
+    pods that waited before, and where they have, or in a dry run would have, a place now that one
+    of these has none. `estimate`: controllers in Kubernetes make them anew, in an order of their
+    own. `mixed_gangs`: gangs that are, or would be, on different device models, with how many pods
+    hold devices of each. `revision` is that of the cordon, also of one that stood already for the
+    same reason; 0 for a dry run."""
 
     target: str
     revision: int = 0
@@ -140,8 +139,7 @@ def command(
     Exit codes: 0 nothing runs there any more; 1 something does, or there is no such node or device;
     3 the ledger, gateway or API server cannot be reached; 5 nothing runs there any more, and a pod
     that ran there waits for a place. What controllers in Kubernetes make anew is not waited for;
-    130 it was stopped by Ctrl-C. With --dry-run these are what would be.
-    """
+    130 it was stopped by Ctrl-C. With --dry-run these are what would be."""
     if not (reason.strip() or dry_run):
         raise click.UsageError(SAY_WHY)
     kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
@@ -227,8 +225,7 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
 
 def _note_before(report: Report, order: Order, units: Iterable[Unit]) -> None:
     """Where the pods are, which of them only their gang takes along, and whether anybody knows that
-    those on the target run.
-    """
+    those on the target run."""
     for unit in units:
         for pod, name in zip(unit.pods, unit.names, strict=True):
             report.was[name] = pod.node
@@ -260,9 +257,7 @@ def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
     """What runs there, gangs with all of their pods wherever these are, in the order of turns: so
     they are decided, however many are submitted before the first decision.
 
-    Raises:
-        NotFound: a gang is larger than can be moved in one piece.
-    """
+    Raises NotFound: a gang is larger than can be moved in one piece."""
     query = {"node": order.node, "at_least": at_least, "wait_s": 30}
     _, there = gateway.items("pods", PodAnswer, query)
     there = sorted(filter(order.covers, there), key=_turn)
@@ -333,8 +328,7 @@ def _note_decisions(report: Report, awaited: Awaited, now: Mapping[str, Why]) ->
 
 def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: int) -> None:
     """Who waited before the first pod was moved, and has had a place since, as far as it is known:
-    what was done is told also where nobody answers any more.
-    """
+    what was done is told also where nobody answers any more."""
     query = {"at_least": awaited.revision, "wait_s": 30}
     try:
         _, pods = gateway.items("pods", PodAnswer, query)
@@ -355,8 +349,7 @@ async def _move(
     anew: Anew, unit: Unit, report: Report, progress: Progress, *, basis: int
 ) -> list[Submitted]:
     """The unit's pods under their new uids; none where it stays. The report says which, and what is
-    told on the way does also of the one after which a Ctrl-C comes.
-    """
+    told on the way does also of the one after which a Ctrl-C comes."""
     try:
         moved = await anew.move(unit, basis=basis)
     except Blocked as error:
@@ -378,9 +371,7 @@ async def _through_kubernetes(
 ) -> None:
     """Each unit is evicted; then all have the grace of their specs to leave.
 
-    Raises:
-        NotFound, Unreachable: the API server does not let us, or does not answer.
-    """
+    Raises NotFound, Unreachable: the API server does not let us, or does not answer."""
     from apportion.cli.pods.evict import Evicting, evict_all
     from apportion.runtime.kube.client import KubeRefused
 
@@ -433,8 +424,7 @@ class Progress:
     """Tells how many of the pods had their turn, in one line for each unit, also in a pipe: what is
     done is known when it is, for whoever may want to stop it.
 
-    Pods are counted, as in all else that is said, whether they are moved alone or as a gang.
-    """
+    Pods are counted, as in all else that is said, whether they are moved alone or as a gang."""
 
     def __init__(self, units: Iterable[Unit]) -> None:
         self._out = console(stderr=True)

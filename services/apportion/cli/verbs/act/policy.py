@@ -34,8 +34,7 @@ def command() -> None:
 def get(*, where: Where, as_json: bool, at: str | None) -> None:
     """Show the policy in force.
 
-    Exit codes: 0 shown; 1 nothing is known of the moment; 3 the gateway cannot be reached.
-    """
+    Exit codes: 0 shown; 1 nothing is known of the moment; 3 the gateway cannot be reached."""
     gateway = Gateway(where.gateway_url())
     summary = gateway.ask("summary", answer=SummaryAnswer, query=pinned(gateway, {"at": at}))
     policy = summary.policy

@@ -1,8 +1,7 @@
 """`apportion resize`: more or less of its devices for a pod that runs.
 
 The wish goes into the ledger, and the scheduler's answer is waited for there. Invariant: what is
-said in the end is what the ledger says of this wish, and not of another one.
-"""
+said in the end is what the ledger says of this wish, and not of another one."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class Said(msgspec.Struct, frozen=True):
     """What `--json` prints: what was asked at which revision, and the scheduler's answer.
 
     `cores_from_next_process`: other cores were asked for and granted, and hold for processes that
-    start from now on.
-    """
+    start from now on."""
 
     asked: int
     revision: int
@@ -90,8 +88,7 @@ def command(
     holds at once, new cores hold for processes that start from now on.
 
     Exit codes: 0 resized; 1 no such pod, or it cannot be; 3 the ledger or gateway cannot be
-    reached, or no scheduler answers.
-    """
+    reached, or no scheduler answers."""
     if memory is None and cores is None:
         raise click.UsageError("say what it is to have: --memory MIB, --cores PERCENT, or both")
     space, name = split_name(pod, namespace)

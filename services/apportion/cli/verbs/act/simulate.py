@@ -77,8 +77,7 @@ def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
     """Let a device fail: nothing new goes there.
 
     Of a device's id the beginning will do: four characters after GPU-, if no other begins so. One
-    that has failed keeps its reason, unless another is given.
-    """
+    that has failed keeps its reason, unless another is given."""
     _order(where, "fail", device, reason, as_json=as_json)
 
 
@@ -88,8 +87,7 @@ def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
 def recover(*, where: Where, as_json: bool, device: str) -> None:
     """Let a simulated device recover that was made to fail.
 
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
-    """
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so."""
     _order(where, "recover", device, "", as_json=as_json)
 
 
@@ -100,8 +98,7 @@ def recover(*, where: Where, as_json: bool, device: str) -> None:
 def lose(*, where: Where, as_json: bool, node: str) -> None:
     """Let a node be lost, as if its power had failed.
 
-    It takes no reason: nobody reports a lost node, so the ledger says only that it is not heard.
-    """
+    It takes no reason: nobody reports a lost node, so the ledger says only that it is not heard."""
     _order_node(where, node, Order(verb="lose"), as_json=as_json)
 
 
@@ -154,8 +151,7 @@ def _order(
 def said_by_agent(device: DeviceAnswer) -> str:
     """Why its agent says that it failed; empty where it did not.
 
-    A mark of Kubernetes closes a device as well, with words of its own, whatever the agent says.
-    """
+    A mark of Kubernetes closes a device as well, with words of its own, whatever the agent says."""
     if not device.health_reason:
         return ""
     from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow, and seldom needed
@@ -176,8 +172,7 @@ def _obeyed(where: Where, node: str, order: Order) -> None:
 async def _is_heard(ledger: JetStreamLedger, node: str) -> bool:
     """Whether the node's agent beats: of one that was lost a moment ago nobody else knows it.
 
-    A beat may come later than it should, as where its machine is busy.
-    """
+    A beat may come later than it should, as where its machine is busy."""
     heard = asyncio.Event()
 
     async def beat(_message: Message) -> None:

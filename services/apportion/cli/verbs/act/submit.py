@@ -64,18 +64,16 @@ CAUSES_MAX = 5
 class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints. Only --wait fills `placed`, `refused`, `undecided` and `evicted`.
 
-    So it does `causes`, which counts the refused by what they wait for first.
-    `changed` says what live pods would have otherwise, and `replaced` which were submitted anew;
-    `held` is what --replace would submit or end beside them, of the same workloads, by name;
-    `ended` are pods that their Deployment has no more; `limits` are queues and quotas that were
-    said, with the revision, and `limits_unchanged` those in force just so. In a dry run
-    `submitted`, `ended` and `limits` are without revisions. `gangs` are those of which nothing but
-    the declaration is new, with how many of their pods must have places together.
-    `passed_over` are documents that are neither workloads nor limits, by name; `warnings` are names
-    and amounts in the others that are probably not meant so; `evicted` are by the pod for which
-    they were told to go those that were. `mixed_gangs` are gangs on different device models, with
-    how many pods hold devices of each.
-    """
+    So it does `causes`, which counts the refused by what they wait for first. `changed` says what
+    live pods would have otherwise, and `replaced` which were submitted anew; `held` is what
+    --replace would submit or end beside them, of the same workloads, by name; `ended` are pods that
+    their Deployment has no more; `limits` are queues and quotas that were said, with the revision,
+    and `limits_unchanged` those in force just so. In a dry run `submitted`, `ended` and `limits`
+    are without revisions. `gangs` are those of which nothing but the declaration is new, with how
+    many of their pods must have places together. `passed_over` are documents that are neither
+    workloads nor limits, by name; `warnings` are names and amounts in the others that are probably
+    not meant so; `evicted` are by the pod for which they were told to go those that were.
+    `mixed_gangs` are gangs on different device models, with how many pods hold devices of each."""
 
     dry_run: bool = False
     submitted: list[Submitted] = []
@@ -143,8 +141,7 @@ def command(
     Exit codes: 0 all submitted, with --wait all placed; 1 a document was wrong, a live pod has
     another spec and was not replaced, or with --wait a pod waits or is not decided in time; 2
     wrong usage; 3 the ledger or gateway is away; 4 with --wait, a newer build decides and this one
-    cannot read it.
-    """
+    cannot read it."""
     if bool(files) == bool(trace):
         raise click.UsageError("give either -f (files, folders or -) or --trace CSV")
     if limit and not trace:
@@ -235,8 +232,7 @@ async def _decided(
     """Wait until what was submitted is decided, also where others go for it first.
 
     So too for what was live and `waiting` at the revision `basis`: whoever submits the same again
-    asks the same.
-    """
+    asks the same."""
     end = time.monotonic() + wait_s
     live = [Submitted(pod.namespace, pod.name, pod.uid, basis + 1) for pod in waiting]
     pods = [*report.submitted, *live]

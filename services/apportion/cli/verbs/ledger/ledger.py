@@ -2,8 +2,7 @@
 
 Invariants: what `trim` drops was read in the archive a moment before, and what every service needs
 to begin is kept; see `runtime.jetstream.retention`. No reader halts unasked at what `enable` and
-`set-aside` write: what would is said first, and only `--force` goes on.
-"""
+`set-aside` write: what would is said first, and only `--force` goes on."""
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ def command() -> None:
     """Make, check, resize, archive or trim the ledger's stream, and say how it is read.
 
     Exit codes: 0 as it must be, or done; 1 a setting is not, or nothing was archived or dropped;
-    3 the ledger cannot be reached, or does not let us.
-    """
+    3 the ledger cannot be reached, or does not let us."""
 
 
 @command.command(epilog="Example:  apportion ledger create --replicas 3")
@@ -126,8 +124,7 @@ def check(*, where: Where, as_json: bool) -> None:
 def archive(*, where: Where, as_json: bool, file: Path) -> None:
     """Copy every event that there is into FILE, which `apportion verify --archive` checks.
 
-    Nothing of the ledger is changed, and an archive may be as large as the ledger.
-    """
+    Nothing of the ledger is changed, and an archive may be as large as the ledger."""
 
     async def copied(ledger: JetStreamLedger) -> Archived:
         info = await jetstream.check_stream(ledger)
@@ -214,8 +211,7 @@ def trim(
 ) -> None:
     """Drop the ledger's beginning, as far as ARCHIVE and the snapshots keep it.
 
-    Keep the archive: `apportion verify --before ARCHIVE` reads it and the ledger as one chain.
-    """
+    Keep the archive: `apportion verify --before ARCHIVE` reads it and the ledger as one chain."""
     given = Reach(bootstrap_nats, bootstrap_key) if bootstrap_nats else None
     dropping = None if dry_run else given or where.reach("bootstrap")
     try:
@@ -293,8 +289,7 @@ def enable(
     halts before the first of it, so upgrade all of them before; those that run are named, all but
     auditors, who read a copy in an account of their own.
 
-    Exit codes: 0 done, or listed; 1 readers run that would halt; 3 the ledger cannot be reached.
-    """
+    Exit codes: 0 done, or listed; 1 readers run that would halt; 3 the ledger cannot be reached."""
     asked = [_parsed(each) for each in formats]
     if asked and every:
         raise click.UsageError("name formats, or give --all, not both")

@@ -2,8 +2,7 @@
 
 Placements go onto pods as annotations in the write that binds them, so the cluster itself is the
 copy. Invariants: a ledger that has pods is not lost, and nothing is written to it; each pod is
-taken once, also beside a watcher that does the same, for both write the same event.
-"""
+taken once, also beside a watcher that does the same, for both write the same event."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     back (`apportion config apply`), rebuild, and start everything. Running pods are not touched.
 
     Exit codes: 0 done; 1 the ledger has pods and so is not lost; 3 the ledger or the cluster cannot
-    be reached; 4 the ledger holds events of a newer build.
-    """
+    be reached; 4 the ledger holds events of a newer build."""
     if not reason.strip():
         raise click.UsageError("--reason is empty; say what became of the old ledger")
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
@@ -130,9 +128,7 @@ async def _found_in(
 ) -> tuple[str, tuple[PodAdopted, ...], tuple[str, ...]]:
     """Ask the cluster for all pods: those whose shares can be told, and the names of the others.
 
-    Raises:
-        Unreachable: it does not answer, or does not let us.
-    """
+    Raises Unreachable: it does not answer, or does not let us."""
     from apportion.runtime.kube.client import KubeRefused, KubeUnavailable, open_kube
     from apportion.runtime.kube.watch import pages
 

@@ -97,8 +97,7 @@ def command() -> None:
     DIR` holds the ledger, or an archive, to all of them.
 
     Exit codes: 0 done, or it is so; 1 it is not, or nothing can be signed; 3 the ledger or the
-    gateway cannot be reached; 4 a newer build wrote what this one cannot read.
-    """
+    gateway cannot be reached; 4 a newer build wrote what this one cannot read."""
 
 
 @command.command(epilog="Example:  apportion receipt key receipts.key")
@@ -138,8 +137,7 @@ def write(
     """Sign all that came since the newest receipt in DIR; nothing where nothing came.
 
     It costs what has come since, and once what the state takes to read. With --json each receipt is
-    one line, as it stands in its file, to be kept where nobody can rewrite it.
-    """
+    one line, as it stands in its file, to be kept where nobody can rewrite it."""
     try:
         receipts, clock = Receipts(folder), SystemClock()
         signing = functools.partial(
@@ -197,8 +195,7 @@ def show(
     """Print a proof that POD was placed as it was, which `receipt check` believes offline.
 
     It is one JSON document: the event, its place in the receipt that was signed after it, and that
-    receipt.
-    """
+    receipt."""
     if bool(pod) == bool(revision):
         raise Wrong("name a pod, or an event with --revision")
     if revision is None:
@@ -273,8 +270,7 @@ def _proof(found: Found, records: list[Record], revision: int) -> Proof:
 def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None:
     """Say whether FILE, which `receipt show` printed, proves what it says; `-` is standard input.
 
-    Nothing but FILE and the key is looked at: no ledger, no network.
-    """
+    Nothing but FILE and the key is looked at: no ledger, no network."""
     keys = read_keys(key_files)
     try:
         proof = read_proof(file.read(PROOF_BYTES_MAX))

@@ -1,7 +1,6 @@
 """`apportion verify`: read the ledger, or an archive of it, and say whether everything holds.
 
-Invariant: exit code 0 means that every message of the range was read and every check held.
-"""
+Invariant: exit code 0 means that every message of the range was read and every check held."""
 
 from __future__ import annotations
 
@@ -63,9 +62,8 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     `differences` counts by kind where cluster and ledger were found to differ: no violation.
     `set_aside` are revisions that change nothing because an operator says so, and why: no
     violations either. `unknown` is what a newer build wrote behind the last revision, where the
-    check had to end.
-    With --receipts, `proven` events are those that so many `receipts` signed, up to `proven_to`.
-    """
+    check had to end. With --receipts, `proven` events are those that so many `receipts` signed, up
+    to `proven_to`."""
 
     ok: bool
     first_revision: int
@@ -207,8 +205,7 @@ def command(
     check begins at the oldest snapshot.
 
     Exit codes: 0 everything holds; 1 something does not, and the first revision where; 3 the ledger
-    cannot be reached; 4 what could be read holds, and then a newer build has written.
-    """
+    cannot be reached; 4 what could be read holds, and then a newer build has written."""
     if last is not None and last < start:
         raise Wrong(f"--to is {last}, which is before --from, {start}")
     if archives and before:

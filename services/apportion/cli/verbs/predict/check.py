@@ -38,8 +38,7 @@ HELM_LOOKED_AT = 1 << 20
 class NoteRow(msgspec.Struct, frozen=True):
     """What of a manifest has no effect here, or is `doubtful`: probably not meant so; and why.
 
-    `line` is that of the field.
-    """
+    `line` is that of the field."""
 
     field: str
     why: str
@@ -68,8 +67,7 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
     """A document that was not checked: its number in its file (from 1), first line, name and why.
 
     `holds_pods` is true for a kind whose controller is not known here, such as a TFJob, and false
-    for a document that is neither a workload nor a limit, such as a Service.
-    """
+    for a document that is neither a workload nor a limit, such as a Service."""
 
     source: str
     document: int
@@ -118,8 +116,7 @@ def command(
     a Service.
 
     Exit codes: 0 everything that was read would be taken; 1 something would be refused, every
-    document was skipped, or with --strict something is doubtful or skipped; 2 wrong usage.
-    """
+    document was skipped, or with --strict something is doubtful or skipped; 2 wrong usage."""
     config = DEFAULT_CONFIG
     if config_file is not None:
         config = manifest_config(read_configuration_file(config_file))

@@ -1,7 +1,6 @@
 """`apportion plan`: what would happen, tried with the engine on a copy of the state.
 
-The gateway works it out and appends nothing; this verb sends the wish and shows the answer.
-"""
+The gateway works it out and appends nothing; this verb sends the wish and shows the answer."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ def command(
 
     Exit codes: 0 all would have a place; 5 some would wait; 6 some never can, whatever
     ends on this fleet; 1 a document was wrong, or a node is not known; 2 wrong usage; 3 the gateway
-    cannot be reached.
-    """
+    cannot be reached."""
     if not (files or lose or add or policy):
         raise click.UsageError("give -f, --lose, --add or --policy, or several of them")
     texts, problems = _read(files)
@@ -168,8 +166,7 @@ def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
 
 def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
     """The pods by name; of those that find no place for one reason, as of a gang, the first, with
-    how many there are more.
-    """
+    how many there are more."""
     rows: dict[object, list[PlannedPod]] = {}
     for pod in pods:
         alike = (pod.outcome, pod.was, pod.without, pod.node_without, pod.line)
@@ -197,8 +194,7 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
     revision of the ledger. Those for whom nothing changes are counted.
 
     Those that wait for the same are one row, with the first of them; of all before the pod that row
-    counts those that are not named, too.
-    """
+    counts those that are not named, too."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
     made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
@@ -226,8 +222,7 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
 def _others_wait(answer: PlanAnswer, shown: int) -> str:
     """How many wait besides those that are shown; empty where nobody does.
 
-    Only the first that wait are named, so of the others nobody knows here that they wait now.
-    """
+    Only the first that wait are named, so of the others nobody knows here that they wait now."""
     above = {(pod.namespace, pod.name) for pod in (*answer.pods, *answer.moved) if not pod.node}
     waiting = (answer.after.waiting if answer.after else 0) - len(above)
     if waiting <= shown:
@@ -241,8 +236,7 @@ def _others_wait(answer: PlanAnswer, shown: int) -> str:
 def totals_words(answer: PlanAnswer) -> str:
     """The cluster in numbers; what is before the change has gone on as well, so it is not `now`.
 
-    Of a node that is lost, `without it` would be read as without the node.
-    """
+    Of a node that is lost, `without it` would be read as without the node."""
     if answer.before is None or answer.after is None:
         return ""
     before, after = _totals(answer.before), _totals(answer.after)

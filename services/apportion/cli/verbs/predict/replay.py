@@ -176,8 +176,7 @@ def command(
 def span_of(answer: ReplayAnswer, begin: str) -> str:
     """From when to when; `begin` is what was asked for, which may be before the ledger's beginning.
 
-    Until then there was nothing that anybody could have decided otherwise.
-    """
+    Until then there was nothing that anybody could have decided otherwise."""
     span = answer.span
     early = not span.from_revision and time_of(begin, datetime.now(UTC)) is not None
     note = ", before the ledger began," if early else ""
@@ -222,8 +221,7 @@ def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fal
 
 def difference(before: float, after: float, unit: str) -> str:
     """What is more or less, of the two as they are shown; of percentages in points, since a percent
-    of them is another thing.
-    """
+    of them is another thing."""
     value = round(after, DIGITS) - round(before, DIGITS)
     if not round(value, DIGITS):
         return ""

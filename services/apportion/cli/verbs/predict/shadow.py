@@ -56,8 +56,7 @@ def command(
     2026-11-20T03:00 or a revision.
 
     Exit codes: 0 compared, whatever came of it; 1 an archive cannot be read; 2 wrong usage; 3 the
-    ledger cannot be reached; 4 it holds events of a newer build.
-    """
+    ledger cannot be reached; 4 it holds events of a newer build."""
     if follow and (archives or end):
         raise click.UsageError("--follow is for what comes: give neither --to nor --archive")
     # numpy comes with it, and --help does not wait for it

@@ -43,8 +43,7 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
     to go. A pod that was submitted anew under its name, as a drained one is, is one row.
 
     Exit codes: 0 shown, also if nothing differs; 1 nothing is known of a moment; 2 a moment cannot
-    be read; 3 the gateway cannot be reached.
-    """
+    be read; 3 the gateway cannot be reached."""
     query = {"from": begin, "limit": limit, **({"to": end} if end else {})}
     diff = Gateway(where.gateway_url()).ask("diff", answer=DiffAnswer, query=query)
     if as_json:

@@ -59,8 +59,7 @@ def command(
     do about it; or unknown, as long as a broken one hides it. Nothing is changed. A Kubernetes
     cluster is looked at with --kubernetes, --kubeconfig or --context.
 
-    Exit codes: 0 nothing is broken; 1 something is; 3 neither ledger nor gateway can be reached.
-    """
+    Exit codes: 0 nothing is broken; 1 something is; 3 neither ledger nor gateway can be reached."""
     configure_logs(service="cli", level="error")
     try:
         monitor = monitor and monitor_url("--monitor", monitor)

@@ -65,8 +65,7 @@ def command() -> None:
     Names of one will do (`get pod NAME`), and po, no, gpus and npus.
 
     Exit codes: 0 listed (an empty list too); 1 one that was named is not there, or nothing is known
-    of the moment; 3 the gateway cannot be reached.
-    """
+    of the moment; 3 the gateway cannot be reached."""
 
 
 def _list(

@@ -49,8 +49,7 @@ def command(
     Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
 
     Exit codes: 0 shown; 1 there never was such a thing, or nothing is known of the moment; 3 the
-    gateway cannot be reached.
-    """
+    gateway cannot be reached."""
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at": at})
     if namespace or "/" in target:

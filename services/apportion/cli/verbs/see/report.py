@@ -1,10 +1,8 @@
 """`apportion report`: what was granted, used and worth.
 
 The gateway is asked where there is one. What it does not have (somebody's own prices or archives)
-or does not print (CSV) is made here from the ledger itself
-and its archives. Invariant: what is asked is checked before the ledger is read; long reading shows
-how far it is.
-"""
+or does not print (CSV) is made here from the ledger itself and its archives. Invariant: what is
+asked is checked before the ledger is read; long reading shows how far it is."""
 
 from __future__ import annotations
 
@@ -79,8 +77,7 @@ def command() -> None:
     with --prices, --archive, and as CSV without money it is made here, from the ledger itself.
 
     Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive cannot be used;
-    2 wrong usage; 3 the ledger cannot be reached; 4 a newer build wrote in it.
-    """
+    2 wrong usage; 3 the ledger cannot be reached; 4 a newer build wrote in it."""
 
 
 def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) -> None:
@@ -131,9 +128,7 @@ def read_report(
 ) -> ReportAnswer | IdleAnswer | str:
     """The answer, or the text of it where the form is csv or focus; `given` are the options.
 
-    Raises:
-        NotFound, Wrong, Unreachable, Outdated: as the verb ends.
-    """
+    Raises NotFound, Wrong, Unreachable, Outdated: as the verb ends."""
     prices: Path | None = given["prices"]
     if prices is None and (report == "cost" or form == "focus"):
         raise click.UsageError("give --prices FILE: what an hour of a card costs, by model")

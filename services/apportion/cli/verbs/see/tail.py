@@ -1,8 +1,7 @@
 """`apportion tail`: the ledger's events in words, straight from NATS.
 
 Invariant: a time that means another day than today, or none of this ledger, is reported as such, so
-that a wrong time is not mistaken for a quiet one.
-"""
+that a wrong time is not mistaken for a quiet one."""
 
 from __future__ import annotations
 
@@ -93,8 +92,7 @@ def command(
     again.
 
     Exit codes: 0 ended as asked, by Ctrl-C too; 2 wrong usage, a beginning or an end behind that of
-    the ledger too; 3 the ledger cannot be reached at first, or lets us in no more.
-    """
+    the ledger too; 3 the ledger cannot be reached at first, or lets us in no more."""
     subject = pattern_of(subject) if subject else ALL_SUBJECTS
     span = span_of(start, end, closed=no_follow)
     with SubmittedNames(where) as names, contextlib.suppress(KeyboardInterrupt):
@@ -179,8 +177,7 @@ async def _unless_turned_away(
 async def _say_unanswered(wire: Wire, where: Where, reach: Reach) -> None:
     """Say of each time without an answer that it is so and what to look at, and when it is over.
 
-    Raises _Moved.
-    """
+    Raises _Moved."""
 
     def elsewhere() -> bool:
         """Whether it is found under another address now: an `up` that is restarted takes others."""
@@ -242,8 +239,7 @@ class SubmittedNames:
     An event of a pod names it by its uid alone. It asks by a connection and a thread of its own,
     from the first name on, within a `with`. Invariant: whoever shows an event waits for the name,
     so no more is read meanwhile than can be shown; and a ledger that does not answer is asked no
-    more.
-    """
+    more."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
@@ -294,8 +290,7 @@ class SubmittedNames:
 
 class Span(NamedTuple):
     """A beginning, now if None, and an end; where that is None it is open, or if `closed` where the
-    ledger ends now.
-    """
+    ledger ends now."""
 
     start: Moment | None
     end: Moment | None
@@ -307,10 +302,7 @@ class Span(NamedTuple):
         The first may be the next one to come, for a script that goes on where it was. Of times,
         standard error says which revisions they are.
 
-        Raises:
-            Wrong: the ledger has no such revisions.
-            LedgerError: it cannot be read.
-        """
+        Raises Wrong: the ledger has no such revisions. Raises LedgerError: it cannot be read."""
         last = await ledger.last_revision()
         begin = last + 1 if self.start is None else await _first(ledger, self.start, last)
         end = None if self.end is None else await _last(ledger, self.end, last)

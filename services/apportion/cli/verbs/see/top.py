@@ -77,8 +77,7 @@ def command(
     picture is printed as with --once.
 
     Exit codes: 0 shown; 1 no such node, or nothing is known of the moment; 3 the gateway cannot
-    be reached.
-    """
+    be reached."""
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"node": node, "at": at})
     if as_json:
@@ -179,8 +178,7 @@ def _headline(summary: SummaryAnswer) -> Text:
 
 def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
     """One row for each; `long`: there may be thousands. On a screen each has a line, and its state
-    no more cells than are left; else that is broken between words.
-    """
+    no more cells than are left; else that is broken between words."""
     made = table("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS USED", "STATE",
                  "PODS", right=("#", "SLOTS USED"), wraps=("STATE", "PODS") if long else ("PODS",),
                  drops=("MODE", "SLOTS USED", "MODEL", "CORES"))  # fmt: skip
@@ -228,8 +226,7 @@ def bar(used: int, total: int) -> Text:
 def keyboard() -> Iterator[Read]:
     """Reads keys of standard input, one at a time and without the Enter key.
 
-    Where that is no terminal there are none. However the block ends, the terminal is as it was.
-    """
+    Where that is no terminal there are none. However the block ends, the terminal is as it was."""
     try:
         descriptor = sys.stdin.fileno()
         before: Any = termios.tcgetattr(descriptor)
@@ -297,8 +294,7 @@ class View:
     """Which devices are shown, from which on; `typing` is whether keys go to the filter.
 
     Pure, so that every key can be tried without a terminal. Invariant: what is shown is a window
-    into what passes the filter, and never beyond its end.
-    """
+    into what passes the filter, and never beyond its end."""
 
     sort: int = 0
     filter: str = ""

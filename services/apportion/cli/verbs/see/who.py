@@ -49,8 +49,7 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     card by card as in `top` and `get devices`, by #, and on each by time, with --json as well.
 
     Exit codes: 0 shown, also if nobody does; 1 there never was such a device or node, or nothing is
-    known of the moment; 3 the gateway cannot be reached.
-    """
+    known of the moment; 3 the gateway cannot be reached."""
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at": at, "since": since})
     try:
@@ -148,8 +147,7 @@ def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
 
 def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
     """Card by card as `get devices` has them, those that have left behind them, and on each in the
-    order of time; pages come in that of decisions.
-    """
+    order of time; pages come in that of decisions."""
 
     def place(each: WhoRow) -> tuple[object, ...]:
         known = index.get((each.node, each.device))
@@ -161,8 +159,7 @@ def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
 
 def rows_of(items: list[WhoRow], index: Index) -> Rows:
     """A table, without the columns that would say the same, or nothing, in every row. A share
-    without cores of its own has none to tell.
-    """
+    without cores of its own has none to tell."""
     containers = len({item.container for item in items}) > 1
     made = table("NODE", "#", "DEVICE", "POD", "CONTAINER", "MEMORY", "CORES", "FROM", "UNTIL",
                  "DECISION", right=("#", "MEMORY", "CORES", "DECISION"),

@@ -44,8 +44,7 @@ def command(
     that their parts are named for prefer. A price in it is no money.
 
     Exit codes: 0 explained; 1 there never was such a pod, or nothing is known of the
-    moment; 3 the gateway cannot be reached.
-    """
+    moment; 3 the gateway cannot be reached."""
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at_least": at_least, "at": at})
     why = with_evictions(gateway, why_of(gateway, pod, namespace, query))
@@ -100,8 +99,7 @@ def _beside_it(why: Why) -> Iterator[str]:
 
 def show_why(out: Screen, why: Why) -> None:
     """The sentence and the evidence; a terminal has its lines broken between words, a pipe whole
-    ones, for `grep`.
-    """
+    ones, for `grep`."""
     out.say(why.sentence, "bold", folds=True)
     if why.placed:
         show_placed(out, why.placed)

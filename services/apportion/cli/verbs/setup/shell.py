@@ -1,7 +1,6 @@
 """What is installed, and what helps to use it: manual pages, and names by the Tab key.
 
-Invariant: a manual page says what `--help` says, so neither is ever behind the other.
-"""
+Invariant: a manual page says what `--help` says, so neither is ever behind the other."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ def completion(ctx: click.Context, *, shell: str, as_json: bool) -> None:
     bash: eval "$(apportion completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc;
     fish: apportion completion fish > ~/.config/fish/completions/apportion.fish.
 
-    Exit codes: 0 printed; 2 no such shell.
-    """
+    Exit codes: 0 printed; 2 no such shell."""
     made = get_completion_class(shell)
     if made is None:  # pragma: no cover - click knows all of SHELLS
         raise click.UsageError(f"no completion for {shell}")
@@ -48,8 +46,7 @@ def completion(ctx: click.Context, *, shell: str, as_json: bool) -> None:
 def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
     """Write a manual page for each verb into FOLDER, which is made where it is not there.
 
-    Exit codes: 0 written; 1 the folder cannot be written.
-    """
+    Exit codes: 0 written; 1 the folder cannot be written."""
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

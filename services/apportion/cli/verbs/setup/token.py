@@ -25,8 +25,7 @@ def command(
     """Make a token, for `apportion gateway --tokens FILE`.
 
     On standard output is its row for the file, which does not hold it; on standard error the token,
-    this once: give it to NAME, and nobody else. Exit codes: 0.
-    """
+    this once: give it to NAME, and nobody else. Exit codes: 0."""
     token = secrets.token_urlsafe(BYTES)
     click.echo("[[token]]")
     click.echo(f"name = {_quoted(name)}")

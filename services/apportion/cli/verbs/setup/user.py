@@ -1,8 +1,7 @@
 """`apportion user add | list | revoke | begin`: who may connect to a server without a cluster.
 
 That is the server of this machine's `up`, or of docker-compose.yml. Invariant: the server of `up`
-obeys by the time that the verb ends, where it runs here; whoever was revoked is cut off.
-"""
+obeys by the time that the verb ends, where it runs here; whoever was revoked is cut off."""
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ def add(*, role: str, name: str, nodes: tuple[str, ...], data: Path | None, as_j
 def revoke(*, name: str, data: Path | None, as_json: bool) -> None:
     """Let NAME connect no more, and cut him off now.
 
-    Exit codes: 0 done; 1 there is no such name.
-    """
+    Exit codes: 0 done; 1 there is no such name."""
     _done(data, as_json, "may connect no more", "revoke", name)
 
 
@@ -121,8 +119,7 @@ def begin(
 
     Who is there already keeps his key, and an agent gets the nodes that are given.
 
-    Exit codes: 0 done; 1 a name or folder cannot be.
-    """
+    Exit codes: 0 done; 1 a name or folder cannot be."""
     from apportion.core.identity.identity import InvalidIdentity
 
     folder = data or default_data()
@@ -163,8 +160,7 @@ def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -
 
 def _how_to_connect(users: Users, member: Member) -> Iterator[str]:
     """What he gives to a verb or service, and an auditor to a program of his own; HOST:PORT where
-    the server is not that of `up`.
-    """
+    the server is not that of `up`."""
     from apportion.core.identity.permissions import role_of
     from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
 

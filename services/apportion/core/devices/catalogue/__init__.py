@@ -4,8 +4,7 @@ One TOML file per vendor beside this module says how its devices may be cut: the
 model with the memory slices that they may start at, the vNPU templates of a chip, the type names
 that users write. A new vendor is a new file; only a new way of cutting needs code.
 
-Invariant: the catalogue is read once, at import, and never changes.
-"""
+Invariant: the catalogue is read once, at import, and never changes."""
 
 import re
 import tomllib
@@ -22,8 +21,7 @@ from apportion_schemas.inventory import MigSize, Mode
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
     """A MIG profile: an instance's memory and cores (percent), and its slices `[start, +size)`.
 
-    One `by_name` comes behind another of as much memory, so only its name chooses it.
-    """
+    One `by_name` comes behind another of as much memory, so only its name chooses it."""
 
     name: str
     memory_mib: int
@@ -61,8 +59,7 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     that is by them, and models with profiles may be cut by these as well. `brand` is the word that
     the device plugins put before a model that does not begin with it. `printed_mib` is what is
     printed on a device, which may offer less than that. `module` is how many devices, by their
-    index, share a module and are handed out together.
-    """
+    index, share a module and are handed out together."""
 
     name: str
     title: str
@@ -114,8 +111,7 @@ def mig_profiles(
 ) -> tuple[MigProfile, ...]:
     """The MIG profiles of a device, smallest first; empty where the model has none.
 
-    `sizes` replace the memory that the catalogue has.
-    """
+    `sizes` replace the memory that the catalogue has."""
     known = FAMILIES.get(family)
     words = f"-{normal(model)}-"
     for candidate in known.models if known else ():
@@ -132,8 +128,7 @@ def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:
 
 def registered(family: str, model: str) -> str:
     """A model as the device plugins of HAMi up to 2.7 and Volcano register it: with the brand in
-    front, also of an `NVIDIA A100` (`register.go`). HAMi since leaves it out where it is there.
-    """
+    front, also of an `NVIDIA A100` (`register.go`). HAMi since leaves it out where it is there."""
     brand = FAMILIES[family].brand if family in FAMILIES else ""
     return f"{brand}-{model}" if brand else model
 

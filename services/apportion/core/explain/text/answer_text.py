@@ -1,8 +1,7 @@
 """The sentences of answers, made from their other fields as the last step.
 
 Invariant: it reads answers alone. A tenant's sentences are made from answers after redaction, so
-they cannot name what the fields do not.
-"""
+they cannot name what the fields do not."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final

@@ -1,8 +1,7 @@
 """By which names people may call a device: its id, or enough of the beginning of it.
 
 Invariant: every verb and every answer takes the same names, so what a table shows of an id can be
-given to any of them; and a name that several devices have is never taken for one of them.
-"""
+given to any of them; and a name that several devices have is never taken for one of them."""
 
 from __future__ import annotations
 

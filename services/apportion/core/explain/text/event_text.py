@@ -2,8 +2,7 @@
 
 A line is made of parts, in which names of pods and nodes are told apart from words, so that a
 client can make links of them. Invariant: every event of the catalogue has a line (a test walks over
-all of them).
-"""
+all of them)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -83,8 +82,7 @@ SHAPES_MAX = 4_096
 class Line(NamedTuple):
     """One event: its sentence is `parts`, then `clauses` with semicolons between them.
 
-    `own`: so many parts at the front name the pod that it is about, and say what its type says.
-    """
+    `own`: so many parts at the front name the pod that it is about, and say what its type says."""
 
     parts: tuple[str | Part, ...]
     own: int = 0
@@ -106,8 +104,7 @@ class Teller:
     Most events name a pod by its uid alone; whoever was told of its submission or placement before
     hears its name instead. It remembers the newest `NAMES_MAX` names, and of others asks `find`,
     which says the name of a uid, or the empty text. A pod that goes after another one was given its
-    name, as where a drain submitted it anew, is `the one before`.
-    """
+    name, as where a drain submitted it anew, is `the one before`."""
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}

@@ -1,8 +1,7 @@
 """The order of names as people count: node-2 before node-10.
 
 Invariant: it is a total order, and two names are equal in it only if they are the same, so a list
-can be cut into pages behind any name.
-"""
+can be cut into pages behind any name."""
 
 import re
 from functools import lru_cache

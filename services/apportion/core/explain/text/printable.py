@@ -3,8 +3,7 @@
 Names and reasons come from pods, files and other machines. A line break in one begins a line that
 nobody wrote, an escape or C1 code moves the cursor, a bidirectional mark turns the rest around.
 Invariant: what is returned is printable but for the characters that the caller keeps, and says
-which characters there were.
-"""
+which characters there were."""
 
 from __future__ import annotations
 

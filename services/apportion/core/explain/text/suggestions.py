@@ -1,7 +1,6 @@
 """What somebody may have meant by a name that nothing has.
 
-Invariant: only names that are there are offered, so that the one that is copied works.
-"""
+Invariant: only names that are there are offered, so that the one that is copied works."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ def named(what: str, known: Iterable[str]) -> str:
 
 def target_meant(name: str, nodes: Iterable[str], devices: Iterable[str]) -> str:
     """What may be meant by a name of no node or device, or else which verbs list them. The ids of
-    devices are as tables show them, where the name is as short.
-    """
+    devices are as tables show them, where the name is as short."""
     listing = "`apportion get nodes` and `apportion get devices` list those that are there"
     shown = [(each, device_words(each)) for each in devices]
     ids = [short if len(name) <= len(short) else each for each, short in shown]

@@ -1,7 +1,6 @@
 """Words of verbs and of the console for what the API answers by a name, in one place for both.
 
-Invariant: what has no word here is its own word.
-"""
+Invariant: what has no word here is its own word."""
 
 from typing import Final
 

@@ -9,8 +9,7 @@ volumes. Amounts are said in the unit of the resource, as Kubernetes names it.
 
 Invariants: words never hold a number that the refusal does not; what keeps a pod from every node is
 said once, whatever nodes are short of beside it; of a pod that accepts any device nothing is said
-of wishes that it does not have.
-"""
+of wishes that it does not have."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
@@ -106,8 +105,7 @@ _OPERATORS: Final = {
 
 def labels(shape: Shape) -> str:
     """The labels of a node that the pod selects, as in `zone=b, disk in (ssd, nvme)`; empty where
-    its wishes are several, of which any will do.
-    """
+    its wishes are several, of which any will do."""
     node = shape.node
     if len(node.required) > 1:
         return ""
@@ -151,8 +149,7 @@ def devices(shape: Shape) -> list[str]:
 def cards(shape: Shape) -> str:
     """That certain cards alone will do, as in `only cards 0 and 2 will do`; empty where any will.
 
-    Of all nodes have cards, and yet few such: what a node has free tells nothing without it.
-    """
+    Of all nodes have cards, and yet few such: what a node has free tells nothing without it."""
     said = [f"{each} will do" for each in _cards(shape.devices)]
     return ", and ".join(said)
 
@@ -211,8 +208,7 @@ def device_words(device: str) -> str:
 def phrase(code: RefusalCode, *, never: bool = False) -> str:
     """What was wrong, as in `not enough memory free on the device`.
 
-    `never`: of a node or device with nothing on it.
-    """
+    `never`: of a node or device with nothing on it."""
     known = cause_of(code)
     return (never and known.when_empty) or known.phrase
 
@@ -221,8 +217,7 @@ def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
     """What would unblock it, as in `the pods on the device end`; where nothing that ends or
-    recovers would (`never`), what else does.
-    """
+    recovers would (`never`), what else does."""
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
@@ -246,8 +241,7 @@ def missing(miss: NearMiss) -> str:
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
     """What was wrong, with the names that the pod gives where its wishes are known.
 
-    `never`: what nodes and devices lack with nothing on them, so it is not about what is free.
-    """
+    `never`: what nodes and devices lack with nothing on them, so it is not about what is free."""
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
@@ -301,8 +295,7 @@ def refusal_causes(
     """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss.
 
     `shape` is what the pod wants, where whoever asks knows it; one of a list is `short`, with the
-    first cause alone. `never`: it speaks of nodes with nothing on them.
-    """
+    first cause alone. `never`: it speaks of nodes with nothing on them."""
     near = joined(nearest(refused.nearest[0], shape)) if refused.nearest and not short else ""
     most = 1 if short else CAUSES_NAMED
     return _causes(refused, shape, near, most=most, never=never)
@@ -319,8 +312,7 @@ def event_causes(
     """A refusal as its event alone has it. Its nodes were near; only who looks at the whole fleet,
     as `why` does, knows the nearest, so of one of them it says what that lacks.
 
-    `even_when_empty`: that node could not hold the pod if nothing ran there.
-    """
+    `even_when_empty`: that node could not hold the pod if nothing ran there."""
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
     if near and even_when_empty:
         near += ", and could not hold it if nothing ran there"
@@ -331,8 +323,7 @@ def _causes(
     refused: PodRefused, shape: Shape | None, near: str, *, most: int, never: bool
 ) -> Causes:
     """With so many causes at `most`; a limit is at fault alone, but for one of cards of a model,
-    which others have not.
-    """
+    which others have not."""
     if refused.gang is not None and refused.gang.present < refused.gang.needed:
         return Causes("", (gang(refused.gang),))
     refused = without_gone(refused)
@@ -354,8 +345,7 @@ def _causes(
 
 def limit_of(refused: PodRefused) -> str:
     """What keeps the pod from every node, or its gang from finding places: whatever nodes lack
-    beside it is no answer. Empty where nodes are the answer.
-    """
+    beside it is no answer. Empty where nodes are the answer."""
     limits = "; ".join(of_refusal(refused))
     if refused.gang is None:
         return limits
@@ -374,8 +364,7 @@ def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = Fals
     `nearest` must hold only nodes that could ever run the pod; without one the cause is the most
     frequent. Causes that last come after others.
 
-    As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`.
-    """
+    As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`."""
     limits = of_refusal(refused)
     if refused.gang is not None:
         return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
@@ -395,8 +384,7 @@ def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = Fals
 
 def without_gone(refused: PodRefused) -> PodRefused:
     """The refusal without the nodes that had left: they are none of the fleet's. A pod that is to
-    go to one of them and nowhere else is told so.
-    """
+    go to one of them and nowhere else is told so."""
     left = refused.reasons.get(_C.NODE_GONE, 0)
     if left in (0, refused.nodes):
         return refused
@@ -424,8 +412,7 @@ def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[st
 
 def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
     """What the nearest lacks, as in `nearest is n1 g0, short by 15,436 MiB`, with the node apart;
-    empty where its cause has no amounts.
-    """
+    empty where its cause has no amounts."""
     device = f" {device_words(miss.device)}" if miss.device else ""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
@@ -444,8 +431,7 @@ def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
 
 def lacks(miss: NearMiss, shape: Shape | None) -> str:
     """What a node that was near lacks, as in `n1 g0 is short by 15,436 MiB`; empty where its cause
-    has no amounts.
-    """
+    has no amounts."""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
         return f"{needs}, and {miss.node} has too few" if needs else ""
@@ -495,8 +481,7 @@ def mixed_gang(group: str, models: dict[str, int]) -> str:
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     """The causes: a limit first, and what the nearest miss lacks, for that is worth mending; then
-    as they are `frequent`.
-    """
+    as they are `frequent`."""
     near = refused.nearest[0].code if refused.nearest else None
     return sorted(
         frequent(refused),
@@ -511,8 +496,7 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
     """Who goes, for whom, and what that exceeds: both sides and the record say it alike.
 
-    `in_vain`: for one that is not there any more.
-    """
+    `in_vain`: for one that is not there any more."""
     return (
         f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
         f"{evicted.node}{evicted_for(evicted, in_vain=in_vain)}"
@@ -568,8 +552,7 @@ def many(count: int, noun: str) -> str:
 
 def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     """The causes: a limit first, what nodes and devices are last; of the others the most frequent,
-    and equal ones in the order of the codes.
-    """
+    and equal ones in the order of the codes."""
     order = list(RefusalCode)
     return sorted(
         refused.reasons.items(),

@@ -3,8 +3,7 @@
 The pod runs already, so what it says it holds is charged like a placement's shares, also before the
 node's agent has reported the devices: until then they stand as absent devices that offer just what
 is held, and the report takes them over with what they hold. Invariant: a claim is charged whole or
-not at all, and never oversells a device.
-"""
+not at all, and never oversells a device."""
 
 from msgspec import structs
 
@@ -26,9 +25,7 @@ _AMOUNTS = (
 def charged(state: State, data: PodAdopted) -> list[DeviceState]:
     """The devices of the claim as they are once it is charged; the state is left as it is.
 
-    Raises:
-        Oversold: says which device cannot hold it, and why.
-    """
+    Raises Oversold: says which device cannot hold it, and why."""
     if data.pod != data.submitted.uid:
         raise Oversold(f"pod {data.pod} is described as pod {data.submitted.uid}")
     families = {ask.container: ask.family for ask in data.submitted.shape.asks}

@@ -1,7 +1,6 @@
 """What a handler of the fold is given, what it answers, and which handler takes which event.
 
-Invariant: a handler that raises `Refused` has changed nothing.
-"""
+Invariant: a handler that raises `Refused` has changed nothing."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -19,8 +18,7 @@ class Change(Struct, frozen=True, gc=False):
     is placed changes nothing there. `refused` is empty, or why the event was not applied. `shares`
     came to the node or left it with the pod and nothing else of it changed; None where anything may
     have. `before` is the pod as it was, where the event says otherwise of what it is or wants.
-    `forgotten` are nodes that the state no longer has.
-    """
+    `forgotten` are nodes that the state no longer has."""
 
     data: Any
     node: NodeState | None = None

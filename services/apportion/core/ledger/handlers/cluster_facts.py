@@ -1,8 +1,7 @@
 """What holds beside nodes and pods: gangs, quotas, volumes, policy, configuration, prices, rules.
 
 The part of the fold that touches no node and places no pod. Invariant: the newest word on each of
-these is the whole of it.
-"""
+these is the whole of it."""
 
 from msgspec import structs
 

@@ -9,8 +9,7 @@ Invariants: what is forgotten follows from the events alone, and nothing that is
 A pod is evicted only for a pending one of higher priority, whatever its scheduler thought; and of
 those that are noted each holds its place still. `cordon` says the reasons of `cordons`, and nothing
 of anybody else's: two people may cordon one thing, each for a reason, and it is on offer again once
-both are lifted.
-"""
+both are lifted."""
 
 from typing import Final
 

@@ -3,8 +3,7 @@
 A resize is asked for in the ledger and answered there by the scheduler of the pod, whose answer is
 fenced and chained on the node as a placement is. What the pod asks for follows, so that quotas
 count it and a pod that is placed anew keeps its size. Invariant: a pod holds the same devices
-before and after, none of them is oversold, and a wish is answered once.
-"""
+before and after, none of them is oversold, and a wish is answered once."""
 
 from copy import copy
 
@@ -33,9 +32,7 @@ def asked(context: Context, data: ResizeAsked) -> Change:
 def resized(context: Context, data: PodResized, pod: PodState) -> Change:
     """Charge what the pod holds now in place of what it held.
 
-    Raises:
-        Oversold: a device has not got so much; nothing has changed.
-    """
+    Raises Oversold: a device has not got so much; nothing has changed."""
     state = context.state
     _check_asked(state, data)
     placed = pod.placement
@@ -70,9 +67,7 @@ def refused(context: Context, data: ResizeRefused) -> Change:
 def exchange(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]) -> None:
     """Charge these shares to the node's devices in place of those.
 
-    Raises:
-        Oversold: a device has not got so much, or is not there; nothing has changed.
-    """
+    Raises Oversold: a device has not got so much, or is not there; nothing has changed."""
     for share in held:
         release(node.by_id[share.device], share)
     charged: list[Share] = []

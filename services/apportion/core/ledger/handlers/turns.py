@@ -4,8 +4,7 @@ There the kubelet asks for a container's environment when it admits a pod, and n
 ledger must leave no doubt who is asked for. Invariant: of the pods that are placed on such a node
 and not allocated yet, the one that was placed first is bound first, and another one only if both
 get exactly the same. It follows from the ledger alone: nobody takes a lock, and whoever leaves the
-ledger, has failed, or whose agent is silent, is in nobody's way.
-"""
+ledger, has failed, or whose agent is silent, is in nobody's way."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ def ahead(state: State, pod: PodState) -> PodState | None:
 def _edits(pod: PodState, node: NodeState) -> list[Edits] | None:
     """What its containers get, in order; None where that is not known beforehand.
 
-    What a pod borrows, and a folder of its own, are of no other pod.
-    """
+    What a pod borrows, and a folder of its own, are of no other pod."""
     if pod.placement is None or pod.submitted.borrowing:
         return None
     shares = pod.placement.shares

@@ -4,8 +4,7 @@ It asked for so many, so it can have no more: the rest of as many cards of its n
 it, those with the most room first. Closing all of them would let one pod close a node. A card that
 is cut (MIG) is another matter: such a pod may run on any of its slices, also on one that looks free
 by now. Invariants: a pod of which nothing is known takes at most as many devices out of use as it
-asked for; and no slice is offered on which a pod may run that is charged with none.
-"""
+asked for; and no slice is offered on which a pod may run that is charged with none."""
 
 from collections.abc import Iterator
 
@@ -27,8 +26,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
     It cannot while the node has reported none, nor for a pod on a cut card whose slices are not
     told: as long as it is in no ledger, the node offers no device of its families
     (`NodeObserved.unnamed_families`). HAMi fails closed there as well. `known` are the ways in
-    which cards may be cut (`knownMigGeometries`).
-    """
+    which cards may be cut (`knownMigGeometries`)."""
     cut = {each.device.id: each.device for each in node.devices if each.device.mode == "mig"}
     on_unreported_slices = (
         any(device.family in claim.families for device in cut.values())

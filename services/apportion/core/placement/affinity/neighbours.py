@@ -6,8 +6,7 @@ goes changes by one; nothing is counted before the first pod with such a wish. T
 not count pods that are being deleted, so a selector of spread has a count of its own.
 
 A derived structure: it can be dropped and made again from the `State`. Invariant: after `note` of
-every pod that was placed or left, each count is what a walk over all placed pods would give.
-"""
+every pod that was placed or left, each count is what a walk over all placed pods would give."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -78,8 +77,7 @@ class Counts:
 class _Kind:
     """Pods of one namespace with the same labels that are all being deleted, or all are not.
 
-    To a selector they are all alike.
-    """
+    To a selector they are all alike."""
 
     def __init__(self, key: KindKey, *, terminating: bool) -> None:
         self.key = (key, terminating)
@@ -94,8 +92,7 @@ class Concern(NamedTuple):
 
     `guards` are the anti-affinity terms of placed pods that mean this one; `wishes` says whether it
     has wishes of its own, and `itself` for each selector of its affinity and then of its spread,
-    whether that means the pod itself.
-    """
+    whether that means the pod itself."""
 
     guards: tuple[PodTerm, ...]
     wishes: bool
@@ -212,8 +209,7 @@ class Neighbours:
         """The pods that the selector means; counted from now on.
 
         `spread`: without those that are being deleted. Source: kube-scheduler's PodTopologySpread
-        (`countPodsMatchSelector`); its InterPodAffinity counts them.
-        """
+        (`countPodsMatchSelector`); its InterPodAffinity counts them."""
         self.count(len(self._uncounted))
         found = self._matching.get((selector, spread))
         if found is None:
@@ -282,8 +278,7 @@ class Neighbours:
         """Count up to so many of the pods that stood before anybody minded, or of nodes with pods
         of others; whether all are.
 
-        Whoever asks for a `concern` before has all of them counted.
-        """
+        Whoever asks for a `concern` before has all of them counted."""
         for _ in range(min(some, len(self._uncounted))):
             each = self._uncounted.pop()
             if isinstance(each, NodeState):

@@ -5,8 +5,7 @@ if it means itself), required anti-affinity in both directions, topology spread 
 the pod's own selector and affinity allow, and the pod's own preferred forms as points. Unlike
 there, what placed pods would prefer of a new one does not count.
 
-Invariant: after `refresh`, `ranks` and `points` are what the counts and the labels say now.
-"""
+Invariant: after `refresh`, `ranks` and `points` are what the counts and the labels say now."""
 
 from typing import NamedTuple
 
@@ -76,8 +75,7 @@ class Relations:
 
     def _counted(self, columns: Columns, spread: SpreadConstraint, eligible: Eligible) -> Flags:
         """The nodes whose pods count for this constraint; each must have all labels of required
-        ones.
-        """
+        ones."""
         counted = eligible.counted(spread) & ~columns.vacant
         keys = (
             {spread.topology_key}

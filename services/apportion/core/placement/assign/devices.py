@@ -7,8 +7,7 @@ tried, so whether a pod fits does not depend on the order of its devices: a pod 
 under one order and fits under the next would wait for an event that never comes.
 
 Invariant: `assign` reads the columns and changes nothing; what one container takes counts for the
-next in a copy of the node's row.
-"""
+next in a copy of the node's row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -38,8 +37,7 @@ class _Room:
     """What the node's devices have free while the pod's containers take their shares.
 
     `free` and `kinds` are the node's row of the columns of these names, the host left out; `cuts`
-    are the occupied slices and the group of the cards that this pod is cutting.
-    """
+    are the occupied slices and the group of the cards that this pod is cutting."""
 
     def __init__(self, columns: Columns, row: int) -> None:
         self.devices: list[DeviceState] = columns.nodes[row].devices
@@ -207,8 +205,7 @@ def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[
 
     Source: HAMi's `computeBestCombination910C`: two dies of an Ascend 910C with one quotient of
     their index are a module, and a container of several gets modules of which both dies fit. Of
-    modules that would do, those are taken whose first device comes first.
-    """
+    modules that would do, those are taken whose first device comes first."""
     modules: dict[int, list[int]] = {}
     for position, device in enumerate(devices):
         modules.setdefault(device.index // size, []).append(position)

@@ -1,10 +1,9 @@
 """The filters, in the order in which they are tried.
 
-A filter says what it needs and what there is; it passes where there is enough. Node filters look
-at a node, device rules at what a device is, amounts at what it has free. Each is in its module,
-with its descriptor in a table at the end. The index (`columns`, `classes`) answers the same
-questions for thousands of nodes at once; a property test holds it to these functions.
-"""
+A filter says what it needs and what there is; it passes where there is enough. Node filters look at
+a node, device rules at what a device is, amounts at what it has free. Each is in its module, with
+its descriptor in a table at the end. The index (`columns`, `classes`) answers the same questions
+for thousands of nodes at once; a property test holds it to these functions."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple

@@ -184,8 +184,7 @@ class Cause(NamedTuple, Generic[Check]):
     `fix` may have the fields `{node}` and `{device}`. `when_empty` and `fix_when_empty` are the
     same of a node or device with nothing on it, where that differs: nothing that ends or recovers
     helps there. The code of a filter has its `check`, the rule that a node or device must pass, and
-    `wanted`: whether a pod of this shape asks for it at all; None where every pod does.
-    """
+    `wanted`: whether a pod of this shape asks for it at all; None where every pod does."""
 
     code: RefusalCode
     phrase: str

@@ -17,8 +17,7 @@ def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
     """The device is shared in a mode that the pod accepts (`volcano.sh/vgpu-mode`).
 
     A CUDA process sees one MIG instance, so several devices are of MIG cards only by request; and a
-    part of an NPU that is split softly is too (`huawei.com/vnpu-mode`): others get a template.
-    """
+    part of an NPU that is split softly is too (`huawei.com/vnpu-mode`): others get a template."""
     if constraints.modes:
         return device.mode in constraints.modes
     if device.mode == "hami-core" and not ask.whole:

@@ -9,8 +9,7 @@ device it would have needed: rules are ranked in their order, so the device whos
 came nearest. Relations to other pods, and containers that fit alone and not together, are no rules
 of one node; the engine finds them.
 
-Invariant: a node fits here exactly where the index finds no filter that refuses it.
-"""
+Invariant: a node fits here exactly where the index finds no filter that refuses it."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class Rules(NamedTuple):
     """What the cluster's settings add to the rules.
 
     `geometries` are the ways in which cards may be cut; with `idle_only` a device that has any
-    holder will not do.
-    """
+    holder will not do."""
 
     geometries: Known = ()
     idle_only: bool = False
@@ -71,9 +69,8 @@ def feasibility(
 ) -> Verdict | None:
     """The first rule that keeps a pod of this shape from the node; None where it fits.
 
-    `large_enough`: look only at devices that could meet an ask when empty. Of two devices that
-    lack the same, one may be too small whatever ends there, and advice must not point at it.
-    """
+    `large_enough`: look only at devices that could meet an ask when empty. Of two devices that lack
+    the same, one may be too small whatever ends there, and advice must not point at it."""
     left = occupancy(node)
     refused = refused_node(shape, left)
     return refused or devices_feasibility(shape, left.devices, rules, large_enough=large_enough)
@@ -133,8 +130,7 @@ def refused_ask(
 ) -> Verdict | None:
     """The rule that stops the last device which the ask would need; None where enough will do.
 
-    `needs` has an entry for each device, and `places` are the devices that are looked at.
-    """
+    `needs` has an entry for each device, and `places` are the devices that are looked at."""
     lacking: list[tuple[int, float, str, int, Verdict]] = []
     would_do = 0
     for at in places:

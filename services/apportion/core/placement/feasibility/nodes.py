@@ -34,8 +34,7 @@ def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
     """The node's condition `Ready` is true, or the pod tolerates the taints that Kubernetes adds.
 
     kube-scheduler looks at the taints alone. While they are missing, only pods without devices go
-    there: a device stays unused until the kubelet is back.
-    """
+    there: a device stays unused until the kubelet is back."""
     if node.runs:
         return YES
     closing = [t for t in _keeping_out(node) if t.key in _UNREADY]
@@ -47,8 +46,7 @@ def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
 def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
     """The node's agent is heard, which hands out shares.
 
-    Where there is a kubelet, pods without devices need no agent.
-    """
+    Where there is a kubelet, pods without devices need no agent."""
     needed = bool(shape.asks) or node.observed is None
     return NO if node.silent and needed else YES
 
@@ -57,8 +55,7 @@ def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
     """No device plugin of HAMi or Volcano hands out the node's devices.
 
     Those plugins take the share of whichever pod their own scheduler locked or bound last: beside
-    our binder they gave 26 of 32 containers another pod's share.
-    """
+    our binder they gave 26 of 32 containers another pod's share."""
     return NO if shape.asks and node.foreign_plugin else YES
 
 
@@ -98,8 +95,7 @@ def _tolerated(shape: Shape, taints: list[Taint]) -> int:
 def discouraged(shape: Shape, node: NodeState) -> bool:
     """Whether a taint asks such pods to go elsewhere if they can (effect `PreferNoSchedule`).
 
-    It is no filter, but a score: kube-scheduler's TaintToleration.
-    """
+    It is no filter, but a score: kube-scheduler's TaintToleration."""
     taints = node.observed.taints if node.observed else ()
     return any(
         taint.effect == PREFERABLY_NOT
@@ -167,8 +163,7 @@ def _same_port(left: HostPort, right: HostPort) -> bool:
 
 def disks(shape: Shape, node: NodeState) -> tuple[int, int]:
     """No other pod there has a disk of the pod's, unless all read (kube-scheduler's
-    VolumeRestrictions).
-    """
+    VolumeRestrictions)."""
     wanted = shape.node.disks
     if not wanted:
         return YES

@@ -6,8 +6,7 @@ first. `need` and `charge` are by kind, `fits` by kind and cut, `cuts` values of
 `elsewhere` is empty where the pod names no device. Compiled, no loop here looks whether an index is
 within its array.
 
-Invariant: as of the loops of `row_loops`.
-"""
+Invariant: as of the loops of `row_loops`."""
 
 from typing import Final
 
@@ -37,8 +36,7 @@ fewest holders the one with the least. See `scores.devices`.
 def _more(free: Int64, need: Int64, charge: Int64, most: Int64) -> Int64:
     """How many more find enough on a device where one does already, at most so many.
 
-    Of instances, which charge nothing here, as many as are wanted.
-    """
+    Of instances, which charge nothing here, as many as are wanted."""
     count: Int64 = 0
     if not charge:
         return most
@@ -116,8 +114,7 @@ def helped(
 ) -> Int64:
     """`Unschedulable.helped`: how many have room on one of these rows, and in `found` which.
 
-    `needs` are by slot and kind. How cards are cut, and which devices a pod names, is not asked.
-    """
+    `needs` are by slot and kind. How cards are cut, and which devices a pod names, is not asked."""
     helped_count: Int64 = 0
     slot: Int64
     i: Int64

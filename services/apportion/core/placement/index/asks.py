@@ -3,8 +3,7 @@
 What an ask comes to on a kind of device is worked out once. Then a node is looked at in one pass
 over its devices.
 
-Invariant: a device has enough here exactly where every device filter passes it.
-"""
+Invariant: a device has enough here exactly where every device filter passes it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -33,14 +32,12 @@ _NOWHERE: Final = np.zeros(0, np.bool_)
 class AskColumns:
     """One ask against every kind of device: what must be free there, and where it never fits.
 
-    The kinds `without` are left out, whatever they have.
-    `module` is how many devices at once are taken together, 1 where each is taken alone.
-    `host_need` is what the pod needs of the host, packed, which stands among the devices.
-    `demands`, `needs` and `instance_fits` have an entry for each kind; a need is packed, `NEVER`
-    where a device rule refuses the kind, and whether an instance fits depends on how the card is
-    cut. `elsewhere` marks the devices that the pod's uuids and
-    indexes leave out, None where it names none.
-    """
+    The kinds `without` are left out, whatever they have. `module` is how many devices at once are
+    taken together, 1 where each is taken alone. `host_need` is what the pod needs of the host,
+    packed, which stands among the devices. `demands`, `needs` and `instance_fits` have an entry for
+    each kind; a need is packed, `NEVER` where a device rule refuses the kind, and whether an
+    instance fits depends on how the card is cut. `elsewhere` marks the devices that the pod's uuids
+    and indexes leave out, None where it names none."""
 
     def __init__(
         self,
@@ -123,8 +120,7 @@ class AskColumns:
         """Refuse the rows that have not enough, host and devices; note which do, if `noted`.
 
         Of an ask for one device, `times` must fit beside one another, several on one device if it
-        has as much; how many instances a card takes is not told.
-        """
+        has as much; how many instances a card takes is not told."""
         columns = look.columns
         ask_loops.look(
             look.rows,
@@ -211,8 +207,7 @@ def unnamed(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """By row and column whether the pod's uuids, and its indexes, leave the device out.
 
-    As `filters.devices.uuid` and `index` have it; of a column without a device they do.
-    """
+    As `filters.devices.uuid` and `index` have it; of a column without a device they do."""
     ids, indexes, known = columns.ids[rows], columns.index[rows], columns.device_kinds
     by_id = np.isin(ids, known.id_numbers(wants.nouse_ids))
     if wants.use_ids:

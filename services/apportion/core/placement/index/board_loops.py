@@ -2,8 +2,7 @@
 """The loops of the `Scoreboard`: points of some rows written, the best rows found.
 
 Compiled, no loop here looks whether an index is within its array. Invariant: each block of rows has
-beside it the most points that any of its rows has.
-"""
+beside it the most points that any of its rows has."""
 
 from typing import Final
 
@@ -24,8 +23,7 @@ def write(
 ) -> None:
     """The first `count` rows have the points `given`, which is given those before in turn.
 
-    A row that comes twice is given the same points twice.
-    """
+    A row that comes twice is given the same points twice."""
     i: Int64
     # What is far away is asked for at once: the loop below would wait for each row.
     for i in range(count):
@@ -58,8 +56,7 @@ def _most_of(points: Int32s, begin: Int64) -> Int64:
 def _least(most: Int32s, top: Int64s) -> Int64:
     """Points that no row among the best has: as many as are wanted have more, one of each block.
 
-    `top` is room for as many as are wanted.
-    """
+    `top` is room for as many as are wanted."""
     wanted: Int64 = len(top)
     block: Int64
     place: Int64

@@ -8,8 +8,7 @@ row looks again at those alone.
 
 Invariants: after `sync`, row i says of node `names[i]` what the state says of it, and the two logs
 name every row that changed since a reader of them last looked, those that moved among them. The
-names of the rows that are not vacant are in order, whatever happened in which order.
-"""
+names of the rows that are not vacant are in order, whatever happened in which order."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -169,10 +168,8 @@ class Columns:
     its devices in order. `free` is packed, with its guards set. `sums` has columns of its own,
     `MEMORY` to `CORES_FREE`. The others have one value for each node: `load` of the devices and
     `host_load` in `POINTS`, `left` of devices and CPU in percent of a device, at most `LEFT_MAX`,
-    `host_total` the memory in MiB and CPU in milli-cores of its host; a
-    `schedulable` node keeps out no pod that has no wishes of its own: present, ready, not cordoned,
-    no taints.
-    """
+    `host_total` the memory in MiB and CPU in milli-cores of its host; a `schedulable` node keeps
+    out no pod that has no wishes of its own: present, ready, not cordoned, no taints."""
 
     def __init__(self, state: State) -> None:
         self.device_kinds = DeviceKinds()
@@ -205,8 +202,7 @@ class Columns:
         """Note that the node changed; its row is brought up to it by the next `sync`.
 
         `shares`: came or went, and nothing else of the node changed but what they and their pod
-        take; None where anything may have.
-        """
+        take; None where anything may have."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:

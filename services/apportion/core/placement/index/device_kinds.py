@@ -1,8 +1,7 @@
 """The kinds of device: what every ask treats alike has one number.
 
 An ask is worked out once for each kind and not for each device. Invariant: a number means the same
-kind as long as the index lives, whether or not any node has one now.
-"""
+kind as long as the index lives, whether or not any node has one now."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -62,8 +61,7 @@ class DeviceKinds:
         """The kinds of device that there are, by number; None where no node has any (more).
 
         The same list as long as they are the same; `as_of` tells whether they may differ. What is
-        weighed over all kinds is weighed over these, or it would depend on what there has been.
-        """
+        weighed over all kinds is weighed over these, or it would depend on what there has been."""
         if as_of != self._as_of:
             self._as_of = as_of
             offered = [

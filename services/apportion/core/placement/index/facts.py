@@ -44,8 +44,7 @@ _ANSWERED: Final = frozenset(
 
 class Eligible(NamedTuple):
     """Which nodes' pods may count for an even spread: those there, those that the pod's selector
-    and affinity allow, and those whose taints it tolerates.
-    """
+    and affinity allow, and those whose taints it tolerates."""
 
     present: Flags
     allowed: Flags
@@ -68,8 +67,7 @@ class FactColumns:
     `ranks` are those of the facts filter that refuses the node, or `FITS`, and `node_ok` whether
     none does. `eligible` are the nodes whose pods count for the shape's spread. `preferred` are the
     points of its preferred node affinity and of taints that ask it to go elsewhere, where it
-    `prefers` any nodes for them.
-    """
+    `prefers` any nodes for them."""
 
     def __init__(self, shape: Shape, places: tuple[Terms, ...] = ()) -> None:
         self._shape = shape

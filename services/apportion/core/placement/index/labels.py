@@ -3,8 +3,7 @@
 Nodes have few values of most keys, so that a question about ten thousand of them is asked of each
 value once.
 
-Invariant: what is said of a row is what `filters.nodes` says of its node's labels.
-"""
+Invariant: what is said of a row is what `filters.nodes` says of its node's labels."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -6,8 +6,7 @@ subtracting what is needed leaves a guard set exactly where there was enough, so
 one mask answer "does it fit" for all amounts of thousands of devices in one numpy call.
 
 Invariant: every packed amount is within its field. The schemas keep amounts below the limits, and
-`clamped` sees to what is computed from them.
-"""
+`clamped` sees to what is computed from them."""
 
 from typing import Final
 
@@ -83,8 +82,7 @@ def lacking(free: Int64, need: Int64) -> Int64:
     """The guards of those amounts of which less is free than needed; 0 where there is room.
 
     `free` has its guards set. This is the one place that says what room is: filters, refusals,
-    assignment and loops ask here.
-    """
+    assignment and loops ask here."""
     guards: Int64 = GUARDS  # as it stands, C would take it for one of Python's
     return ~(free - need) & guards
 
@@ -100,8 +98,7 @@ def times_each(
 ) -> NDArray[np.int64]:
     """For many at once, at most how many times there is room: `need` each time, less `charge`.
 
-    A field that is full may stand for more than it can hold, and limits nothing.
-    """
+    A field that is full may stand for more than it can hold, and limits nothing."""
     found = np.full(free.shape, TIMES_MAX, np.int64)
     for at, bits in _FIELDS:
         most = (1 << bits) - 1

@@ -1,8 +1,7 @@
 """Which rows of the index changed, in order, for readers that come at their own pace.
 
 Invariant: a reader that remembers where it was is told every row that changed since, or that this
-was too long ago and every row may have.
-"""
+was too long ago and every row may have."""
 
 from typing import Final
 
@@ -23,8 +22,7 @@ class RowLog:
     """Rows in the order in which they changed, for readers that come at their own pace.
 
     The first `count` of `cells` are the rows that are remembered, and `end` is the position after
-    the newest of them.
-    """
+    the newest of them."""
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)
@@ -46,8 +44,7 @@ class RowLog:
 
     def place_of(self, position: Int64) -> Int64:
         """Where in `cells` the rows begin that changed since then; `FORGOTTEN` if it was too long
-        ago. A row may come more than once.
-        """
+        ago. A row may come more than once."""
         return max(position - self._start, FORGOTTEN)
 
     def since(self, position: Int64) -> Rows | None:

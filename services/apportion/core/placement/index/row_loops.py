@@ -5,8 +5,7 @@ The rows are the first `count` of `rows`, and `given` has in the same order what
 points, or `REFUSED`. Compiled, no loop here looks whether an index is within its array.
 
 Invariant: a loop does whole numbers only and calls nothing but its like, so it answers the same on
-every machine, compiled or not.
-"""
+every machine, compiled or not."""
 
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s
@@ -17,8 +16,7 @@ def distinct(
 ) -> Int64:
     """Fill `rows` with those that stand in the log from `begin` to `end`, each once; how many.
 
-    `seen` has a place for each row, and no `turn` in it yet.
-    """
+    `seen` has a place for each row, and no `turn` in it yet."""
     count: Int64 = 0
     at: Int64
     for at in range(begin, end):

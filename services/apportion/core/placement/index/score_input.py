@@ -3,8 +3,7 @@
 Rows of the board are kept in blocks with the best of each, so that who is best costs a look at the
 blocks and not at every node.
 
-Invariant: `best` and `fitting` say what a walk over all points would.
-"""
+Invariant: `best` and `fitting` say what a walk over all points would."""
 
 from typing import Final, Protocol
 
@@ -27,8 +26,7 @@ class ScoreInput:
     `given`, in the order of the rows, is what they come to: `REFUSED` where a filter refuses the
     node, else its points, which the score gives. `enough`, in the same order and by column, is
     noted for one ask, the one that the score chooses a device for (`NodeScore.ask_at`): whether a
-    device has enough for a share of it.
-    """
+    device has enough for a share of it."""
 
     def __init__(self, columns: Columns, given: Int32s) -> None:
         self.columns = columns
@@ -41,9 +39,8 @@ class ScoreInput:
 class NodeScore(Protocol):
     """How one shape of pod prefers nodes, whatever their devices unless a subclass says more.
 
-    `policy` is the name under which points are told; `ask_at` the position of the ask for which
-    the score chooses a device, or `NO_ASK`.
-    """
+    `policy` is the name under which points are told; `ask_at` the position of the ask for which the
+    score chooses a device, or `NO_ASK`."""
 
     policy: str
     ask_at: int = NO_ASK
@@ -100,8 +97,7 @@ class Scoreboard:
     def best(self, count: int, first: NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
         """The best rows with their points, at most `count`; of equals the first.
 
-        Of the rows that `first` marks, if any of them fits.
-        """
+        Of the rows that `first` marks, if any of them fits."""
         if first is not None:
             among = Scoreboard(len(self.points))
             among.replace(np.where(first, self.points, _REFUSED))

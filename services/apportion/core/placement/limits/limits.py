@@ -3,8 +3,7 @@
 Where there is one queue and no limit, nothing is counted at all. A limit is the scheduler's rule
 and no invariant of the ledger: the fold takes what goes beyond it. Several schedulers each keep to
 the limits as far as they have read the ledger; what keeps them from going beyond together:
-`queueing.sharding`.
-"""
+`queueing.sharding`."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -58,8 +57,7 @@ class Holdings:
 
     A derived structure: it can be dropped and made again from the `State`. Invariant: after `note`
     of every pod that was placed or left, an account holds what a walk over its placed pods would
-    give.
-    """
+    give."""
 
     def __init__(self, state: State, taken: Taken, least: Callable[[Shape], Amounts]) -> None:
         self._state = state
@@ -80,8 +78,7 @@ class Holdings:
         """The pod was placed or taken away; whether its account may hold more than before.
 
         `undone`: nobody has been told no because of it. `again`: what its shares come to may be
-        otherwise than it was.
-        """
+        otherwise than it was."""
         before, placed = self._at.get(pod.uid), pod.placement
         if before is not None and before[3] != self._ended[before[0]]:
             before = None
@@ -187,8 +184,7 @@ def _exceeded(limits: tuple[Limit, ...], held: Amounts, more: Amounts) -> LimitE
 class Queues(Holdings):
     """The amounts that every queue holds, from when one has a limit or somebody asks for shares.
 
-    Of the host and of devices: a capability may limit either.
-    """
+    Of the host and of devices: a capability may limit either."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_shares, quotas.at_least)
@@ -370,8 +366,7 @@ class Kept(NamedTuple):
     """Why a limit kept a pod out: of devices of some kinds only, or (None) of any node.
 
     Where devices of other kinds would be too much together, `without` does not name them: another
-    node may have others beside them. `seen` tells whether the limit may allow more now.
-    """
+    node may have others beside them. `seen` tells whether the limit may allow more now."""
 
     exceeded: LimitExceeded
     without: frozenset[int] | None
@@ -394,8 +389,7 @@ class Limits:
     def count(self, most: int, *, shares: bool = False) -> bool:
         """Count up to so many pods that a limit concerns only now; whether all are.
 
-        `shares`: and nodes, for what they offer together.
-        """
+        `shares`: and nodes, for what they offer together."""
         counted = self._queues.count(most) and self._namespaces.count(most)
         return counted and not (shares and not self._queues.count_offers(most))
 

@@ -7,8 +7,7 @@ counts entire cards only and `volcano.sh/gpu-memory` what is not an entire card,
 stand beside each other in Volcano.
 
 Invariant: what a placement takes is worked out from its shares, so it is what the pod gets and not
-what it wrote.
-"""
+what it wrote."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -140,8 +139,7 @@ class Quota:
 class NamespaceQuota:
     """What the pods of a namespace may hold of devices, by one ResourceQuota.
 
-    The API server counts the rest of it, when a pod is created.
-    """
+    The API server counts the rest of it, when a pod is created."""
 
     def __init__(self, quota: QuotaObserved, configuration: Configuration) -> None:
         names = amounts_by_name(dialect_config(configuration))
@@ -189,8 +187,7 @@ def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts
 
 def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:
     """What these shares take of the node's devices at once: init containers run before the others,
-    one after the other, so they add to an amount only what they alone need more of.
-    """
+    one after the other, so they add to an amount only what they alone need more of."""
     taken: Counter[Amount] = Counter()
     before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:
@@ -275,8 +272,7 @@ def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
     """The key of a card quota that means a share of such a card; empty where none does.
 
     `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` are parts of a card and go before `MODEL`; a model's
-    whole name goes before a part of it, as `A100` is.
-    """
+    whole name goes before a part of it, as `A100` is."""
     best = (False, False, 0, "")
     for key in keys:
         name, _, suffix = key.partition("/")

@@ -6,8 +6,7 @@ there, and nobody else goes for it. It then takes its place like any other pod; 
 is refused again, which ends the nomination, and the search begins anew.
 
 Source of the rules: kube-scheduler's plugin DefaultPreemption. Invariant: nobody is evicted twice,
-nor while those who leave already make room enough; without news nobody is evicted at all.
-"""
+nor while those who leave already make room enough; without news nobody is evicted at all."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -60,8 +59,7 @@ class Search:
 
     As kube-scheduler it compares what it finds on so many nodes and no more. `rows` are the nodes
     that it has not tried. Invariant: without a change of the state the answer is the same, in
-    however many parts it was looked for.
-    """
+    however many parts it was looked for."""
 
     def __init__(self, dry_run: DryRun, pod: PodState, rows: Iterable[int]) -> None:
         self._dry_run = dry_run
@@ -93,8 +91,7 @@ class Search:
 class _Vain(NamedTuple):
     """A search that found nothing: for whom, and what it had seen.
 
-    `generation` is that of the columns; of a gang, how often the ledger was told of claims.
-    """
+    `generation` is that of the columns; of a gang, how often the ledger was told of claims."""
 
     priority: int
     key: bytes
@@ -107,8 +104,7 @@ class GangRoom:
 
     Its pods take places one after the other, as if they were placed; one that fits nowhere evicts
     as a pod alone would, upon what the others take and have freed. Invariant: what was thought away
-    and reserved is put back before the answer is given.
-    """
+    and reserved is put back before the answer is given."""
 
     def __init__(
         self, state: State, finder: PlaceFinder, reservations: Reservations, dry_run: DryRun
@@ -243,8 +239,7 @@ class Preempting:
 
     def _forget_gang(self, change: Change) -> None:
         """What was in vain for a gang may not be now; nor for others, where who is the most
-        important of a gang that could go is another.
-        """
+        important of a gang that could go is another."""
         pod, data = change.pod, change.data
         name = pod.submitted.group if pod is not None else ""
         if isinstance(data, PodGroupObserved):
@@ -260,8 +255,7 @@ class Preempting:
     def decide(self) -> tuple[list[PodEvicted | PodRefused], bool]:
         """Whom to evict now, for one pod or gang; and whether there is more to look for.
 
-        Nothing may be reserved, and nobody wait who was not asked.
-        """
+        Nothing may be reserved, and nobody wait who was not asked."""
         if self._highest <= self._least or self._as_of == self._state.revision:
             return [], False
         refused = self._given_up()

@@ -8,8 +8,7 @@ are there no more. Only pods of its own queue go for a pod, as by Volcano's acti
 take turns by their shares, and what one was given first for that is not taken back for priority.
 
 Invariant: the state is as it was when the answer is given; with any one of the victims put back the
-pod would not fit.
-"""
+pod would not fit."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -39,8 +38,7 @@ _LEAST_PRIORITY = -(1 << 31)
 class Unit(NamedTuple):
     """Pods that go together or stay: one, or what a gang has placed.
 
-    In the order of importance: the higher priority, then the earlier start.
-    """
+    In the order of importance: the higher priority, then the earlier start."""
 
     rank: int
     since: str
@@ -65,8 +63,7 @@ class Victims(NamedTuple):
         """Whether to evict these rather than those, as kube-scheduler chooses; else the first.
 
         Fewest that exceed a budget, least priority of the most important, least sum of priorities,
-        fewest, and of those the ones that started last.
-        """
+        fewest, and of those the ones that started last."""
         mine, others = self.cost, other.cost
         if mine != others:
             return mine < others
@@ -161,8 +158,7 @@ class DryRun:
 
     def _below(self, pod: PodState, node: NodeState) -> tuple[list[PodState], list[Unit]]:
         """Pods of lower priority there: those that leave already, and those of the pod's queue that
-        could be evicted, the most important first.
-        """
+        could be evicted, the most important first."""
         priority, queue = pod.submitted.priority, queue_of(self._state, pod)
         leaving: list[PodState] = []
         units: dict[str, Unit] = {}
@@ -254,8 +250,7 @@ def exceeded(state: State, pods: Iterable[PodState]) -> Exceeded:
     """Of these pods, evicted in this order, those that are one too many for a budget.
 
     As kube-scheduler's DefaultPreemption counts them. A budget forbids nothing here: pods whose
-    eviction exceeds one are spared where others will do.
-    """
+    eviction exceeds one are spared where others will do."""
     if not state.budgets:
         return {}
     left = {

@@ -1,12 +1,11 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """What a pod would cost a node: its value and variety before the pod, less those after it.
 
-See `scores.by_shape` for what that means. Here are the loops over nodes and devices: `read` is
-what a node is before the pod, `weigh` what the pod makes of it. Compiled, no loop here looks
-whether an index is within its array.
+See `scores.by_shape` for what that means. Here are the loops over nodes and devices: `read` is what
+a node is before the pod, `weigh` what the pod makes of it. Compiled, no loop here looks whether an
+index is within its array.
 
-Invariant: as of the loops of `row_loops`.
-"""
+Invariant: as of the loops of `row_loops`."""
 
 from typing import Final
 
@@ -146,8 +145,7 @@ def weigh(look: ScoreInput, free: Int64s, tables: Tables, readings: Readings, ta
 def _left(row: Int64, at: Int64, tables: Tables, readings: Readings, taken: Taken) -> Int64:
     """The value that is left when this device is taken, if any, times `SCALE`.
 
-    Less what is left of the device: of equal values the least left wins.
-    """
+    Less what is left of the device: of equal values the least left wins."""
     prices: Int64 = tables.prices
     idles: Int64 = readings.idles[row]
     fewer: Int64 = idles

@@ -8,8 +8,7 @@ A derived structure: made anew when prices are learnt or a new kind of device co
 weighed by what it has left: the state of each device in use (`states`), and how many are idle.
 
 All of it takes longer than a decision may, so it can be prepared a part at a time, before somebody
-asks. Invariant: what `read` gives does not depend on how much was prepared before.
-"""
+asks. Invariant: what `read` gives does not depend on how much was prepared before."""
 
 from math import isqrt
 from typing import Final, NamedTuple
@@ -58,8 +57,7 @@ def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
     """The most that shares can still earn on one device, by CPU price and state.
 
-    A knapsack over all sequences of shares, net of their CPU.
-    """
+    A knapsack over all sequences of shares, net of their CPU."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -87,8 +85,7 @@ def device_values(
 ) -> Values:
     """The most that so many idle devices can earn, by CPU price and number: taken whole or shared.
 
-    `one_shared` is what one earns when it is shared.
-    """
+    `one_shared` is what one earns when it is shared."""
     net = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
     for shape in shapes:
         sort = sort_of(shape)
@@ -155,8 +152,7 @@ TOO_BIG = WHOLE + 1
 
 class Fragments:
     """The distribution of shapes. `sizes` is by kind and shape: percent of one device, `TOO_BIG`
-    where the shape does not go; `pods` are the weights, which sum to `total`.
-    """
+    where the shape does not go; `pods` are the weights, which sum to `total`."""
 
     def __init__(self, prices: PricesLearnt, devices: list[Device | None]) -> None:
         shapes = prices.shapes
@@ -219,8 +215,7 @@ class PriceTable:
     """The tables of one set of prices for the kinds of device that were offered, by their number.
 
     `percent_left` is by kind and state. What the table `before` says of kinds is taken over where
-    its prices are the same.
-    """
+    its prices are the same."""
 
     def __init__(
         self,

@@ -9,8 +9,7 @@ the pods seen, a little more than would fill the devices of each family.
 
 A shape is worth what one more pod of it would have to displace, scaled so that the pods of the best
 plan are together worth what they take; one that displaces next to nothing still has a part of its
-size. Devices are counted in devices, CPU in cores and memory in GiB: numbers near one.
-"""
+size. Devices are counted in devices, CPU in cores and memory in GiB: numbers near one."""
 
 from collections import Counter
 from typing import Final, NamedTuple
@@ -94,8 +93,7 @@ def _step(amount: int) -> int:
 class Program(NamedTuple):
     """Maximise `cost · x` for x ≥ 0 and A x ≤ `limits`; A has `value[i]` at `row[i], column[i]`.
 
-    `demands` gives for each shape the row that limits its pods.
-    """
+    `demands` gives for each shape the row that limits its pods."""
 
     cost: Floats
     limits: Floats

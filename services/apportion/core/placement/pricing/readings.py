@@ -4,8 +4,7 @@ What a pod would cost a node is what it is worth less what it is worth after the
 not depend on the pod, so it is kept here and read again when the node changes; a class then looks
 at what the pod itself changes.
 
-Invariant: after `PriceTable.read` every row says what the node's columns come to by the tables.
-"""
+Invariant: after `PriceTable.read` every row says what the node's columns come to by the tables."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +18,10 @@ class Tables:
     """Tables by kind of device and state (`share_*`), or by kind and number of idle devices.
 
     Flat: values have one for each of `cpu_prices` (milli-cores in millionths of a device), in
-    millionths of a device; rooms one for each of the `shapes` frequent shapes, in pods.
-    `kinds` has memory in MiB, cores, slots and whether it is cut of each kind of device,
-    `frequent` CPU in milli-cores, memory in MiB and weight of each shape; `percent_left` is what is
-    left of a device, by kind and state.
-    """
+    millionths of a device; rooms one for each of the `shapes` frequent shapes, in pods. `kinds` has
+    memory in MiB, cores, slots and whether it is cut of each kind of device, `frequent` CPU in
+    milli-cores, memory in MiB and weight of each shape; `percent_left` is what is left of a device,
+    by kind and state."""
 
     def __init__(
         self,
@@ -53,9 +51,8 @@ class Readings:
     `state` is a position in the tables by kind and state, and `idle` whether nothing holds the
     device, by row and column; `idles` the position in those by kind and number idle, `least` the
     value of the node, by row. `value` is by row and price of CPU, its devices and its CPU together;
-    `room` and `hosted` by row and frequent shape: for how many pods its devices have room, and
-    its host as well.
-    """
+    `room` and `hosted` by row and frequent shape: for how many pods its devices have room, and its
+    host as well."""
 
     def __init__(self, tables: Tables, rows: int, width: int) -> None:
         self.tables = tables
@@ -74,9 +71,8 @@ class Readings:
 class Taken:
     """What a pod takes of a node: `count` devices (0 for none), CPU and memory of the host.
 
-    `after` is the state that each position in the tables becomes when one share is taken.
-    `device` is the one chosen of each row, by position.
-    """
+    `after` is the state that each position in the tables becomes when one share is taken. `device`
+    is the one chosen of each row, by position."""
 
     def __init__(
         self, after: NDArray[np.int32], count: Int64, cpu_milli: Int64, memory_mib: Int64

@@ -3,8 +3,7 @@
 A scheduler that starts from a snapshot has not seen the pods that came before; it goes on from what
 the newest prices say of them.
 
-Invariant: counts depend on what the ledger says and on nothing else, such as the time.
-"""
+Invariant: counts depend on what the ledger says and on nothing else, such as the time."""
 
 from collections import Counter
 from collections.abc import Mapping

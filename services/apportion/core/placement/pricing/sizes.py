@@ -1,7 +1,6 @@
 """How much of one device an ask takes, in percent: the one measure in which prices compare.
 
-A share counts by whatever it takes most of, memory or cores; so does what a device has left.
-"""
+A share counts by whatever it takes most of, memory or cores; so does what a device has left."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -29,8 +28,7 @@ class Sort(NamedTuple):
     """What prices know pods by: one ask, the modes of sharing that it accepts, and the CPU.
 
     An empty `modes` is no constraint. Models that pods insist on are left out: prices that knew
-    them packed worse.
-    """
+    them packed worse."""
 
     ask: Ask | None
     modes: tuple[Mode, ...]
@@ -55,8 +53,7 @@ def sort_of(shape: SeenShape | PricedShape) -> Sort:
 def size_percent(ask: Ask, device: Device) -> int:
     """The part of such a device that one share of the ask takes, or `NEVER` if none can.
 
-    `WHOLE` stands for a device that is wanted alone, too.
-    """
+    `WHOLE` stands for a device that is wanted alone, too."""
     if ask.family != device.family:
         return NEVER
     wanted = demand(ask, device)

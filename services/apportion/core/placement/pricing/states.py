@@ -4,8 +4,7 @@ Of a device that is cut into MIG instances it is the mask of occupied slices, be
 holes are decides what fits; of any other it is the percent that is left, of memory or of compute,
 whichever is less.
 
-Invariant: a share leads to a state with less left, so every chain of shares ends.
-"""
+Invariant: a share leads to a state with less left, so every chain of shares ends."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -57,8 +56,7 @@ def percent_left(device: Device | None) -> NDArray[np.int64]:
 def after_share(ask: Ask | None, device: Device | None, size: int | None = None) -> States:
     """The state that each becomes when one share of the ask is taken, or `NOWHERE`; read only.
 
-    `size` is that of the share in percent, if it is known.
-    """
+    `size` is that of the share in percent, if it is known."""
     if ask is None or device is None:
         return _after_size(NEVER)
     if not is_cut(device):

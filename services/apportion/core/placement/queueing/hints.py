@@ -6,8 +6,7 @@ by the event: `asked` joins all rows that name it, for the reasons that a shape 
 have become others since.
 
 Invariant: whatever lets a pod have a place that had none is an event of a row of that pod's
-reasons; a property test plays histories against the table.
-"""
+reasons; a property test plays histories against the table."""
 
 from typing import Final
 
@@ -64,8 +63,7 @@ BY_EVENT: Final = _by_event()
 def asked(change: Change, moved: bool, freed: bool) -> Int64:  # noqa: FBT001 - of a hot path
     """Whom the event lets be asked again: `SOME`, `REORDERED` and `GANG`, or 0 for nobody.
 
-    `moved` and `freed` say what came of it: see `MOVED` and `FREED`.
-    """
+    `moved` and `freed` say what came of it: see `MOVED` and `FREED`."""
     whom = BY_EVENT.get(type(change.data))
     if whom is None:
         return 0

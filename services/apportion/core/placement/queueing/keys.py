@@ -1,7 +1,6 @@
 """By which keys pods wait together: pods of one key are decided by one question.
 
-Invariant: two pods of one key are treated alike by every node and every limit.
-"""
+Invariant: two pods of one key are treated alike by every node and every limit."""
 
 import msgspec
 

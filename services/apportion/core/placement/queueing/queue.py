@@ -29,8 +29,7 @@ class PendingQueue:
     """All shape queues, and which of them is next; `share` is what a queue holds, over its weight.
 
     `contested`: shape queues of several of the cluster's queues may wait. `now` is the time, in
-    microseconds since 1970, and decides which pods are held back; without it none is.
-    """
+    microseconds since 1970, and decides which pods are held back; without it none is."""
 
     def __init__(
         self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK
@@ -56,8 +55,7 @@ class PendingQueue:
         """Put a pending pod in its shape queue; where that is unschedulable, it is to be told why.
 
         Unless that was `reported` by another scheduler: what that one found may be newer. A pod
-        whose node somebody else chooses has no shape queue, nor has one that has gates.
-        """
+        whose node somebody else chooses has no shape queue, nor has one that has gates."""
         about = pod.submitted
         if about.chooser or about.gates:
             return
@@ -157,8 +155,7 @@ class PendingQueue:
     def next_shape_queue(self) -> ShapeQueue | None:
         """The shape queue with the first pod in order among those not unschedulable, or None.
 
-        Where it is `contested`, of the queue that was chosen.
-        """
+        Where it is `contested`, of the queue that was chosen."""
         order = self._order
         while order:
             turn, key = order[0]
@@ -180,8 +177,7 @@ class PendingQueue:
     def unschedulable(self, keys: Iterable[bytes] | None = None) -> list[ShapeQueue]:
         """Shape queues whose last answer was no, in a fixed order; those that ran empty go.
 
-        Of these keys only, where they are given.
-        """
+        Of these keys only, where they are given."""
         found = []
         for key in sorted(self._shape_queues if keys is None else keys):
             shape_queue = self._shape_queues.get(key)

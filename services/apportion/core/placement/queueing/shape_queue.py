@@ -5,8 +5,7 @@ unschedulable, so a hundred thousand pods of one refused shape cost nothing unti
 that could help them.
 
 Invariant: a pod stands in it once, however often it is added, and in the order of its turn:
-priority first, then the revision of submission.
-"""
+priority first, then the revision of submission."""
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -58,9 +57,8 @@ class Reasons(NamedTuple):
 def _reason_key(
     counts: Iterable[RefusalCode], quota: QuotaShortage | None, volume: VolumeShortage | None
 ) -> ReasonKey:
-    """The codes, whatever their counts; which limit it is that somebody could raise; which claim
-    it is, and its state.
-    """
+    """The codes, whatever their counts; which limit it is that somebody could raise; which claim it
+    is, and its state."""
     limit = None if quota is None else (quota.quota, quota.resource, quota.most)
     return frozenset(counts), limit, volume
 

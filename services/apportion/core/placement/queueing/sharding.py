@@ -5,8 +5,7 @@ belongs to the member whose own hash for it is the highest: a rendezvous hash. W
 same members finds the same owner; when a member comes or goes, only what it gains or had moves.
 
 Invariant: nothing here keeps two members apart for certain, for they may hold different lists; that
-is what the server's fences do. A wrong list costs a refused append, never a pod placed twice.
-"""
+is what the server's fences do. A wrong list costs a refused append, never a pod placed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,8 +45,7 @@ def key_of(pod: PodState, *, limited: bool = False) -> str:
 
     Pods with wishes about others in their namespace have one owner, so that he knows what he has
     just decided about the others. So have all pods of a namespace that is `limited` by a quota, and
-    those that mount claims, which may be for one pod alone.
-    """
+    those that mount claims, which may be for one pod alone."""
     submitted = pod.submitted
     if limited:
         return submitted.namespace

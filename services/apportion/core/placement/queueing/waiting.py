@@ -1,8 +1,7 @@
 """The pods that wait in the whole cluster, by part, and in the queue those that are ours to decide.
 
 Invariant: a pending pod of our shard stands in the queue, and no other does. What a change of the
-shard costs follows the number of pods that it moves.
-"""
+shard costs follows the number of pods that it moves."""
 
 from collections.abc import Iterator
 
@@ -27,8 +26,7 @@ from apportion_schemas import (
 class Waiting:
     """Which pods wait, for us or for another scheduler; at first all are ours, in `queue`.
 
-    As long as all are, nobody asks into which part a pod falls.
-    """
+    As long as all are, nobody asks into which part a pod falls."""
 
     def __init__(self, state: State, queue: PendingQueue) -> None:
         self._state = state
@@ -68,8 +66,7 @@ class Waiting:
 
     def add(self, pod: PodState) -> None:
         """The pod waits, or waits again; one whose node somebody else chooses waits for him, and
-        one with gates for whoever takes them away.
-        """
+        one with gates for whoever takes them away."""
         if pod.submitted.chooser or pod.submitted.gates:
             return
         if self.shard is WHOLE or self._note(pod) in self.shard.parts:
@@ -82,8 +79,7 @@ class Waiting:
 
         It may stand where it stood before still: one that another scheduler placed, as it did when
         it was ours, or its namespace had no quota; one whose refusal was lost, with those that mind
-        others. There it leaves.
-        """
+        others. There it leaves."""
         self.queue.leave(pod)
         self.add(pod)
 

@@ -3,8 +3,7 @@
 A node score gives points to the nodes that fit a shape, a device order sorts the devices of the
 chosen node, first is best. Both are looked up by the policy's name, which `POLICIES` of the schemas
 describes. The policies that weigh shapes choose node and device together; until prices have been
-learnt they are `bestfit`.
-"""
+learnt they are `bestfit`."""
 
 from collections.abc import Callable
 from typing import Final

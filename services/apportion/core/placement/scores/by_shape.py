@@ -2,8 +2,7 @@
 
 By FGD a pod goes where it raises the expected fragmentation least. It is after "Beware of
 Fragmentation" (Weng et al., USENIX ATC 2023), with its score in whole percent of a sigmoid:
-differences too small to see leave the choice to the order of names.
-"""
+differences too small to see leave the choice to the order of names."""
 
 from math import ceil, log
 from typing import Final, NamedTuple
@@ -97,8 +96,7 @@ class Fgd(NodeScore):
         """The column of the device with the best score, the first of equals, and the score.
 
         `taken` is what the share would take of each device that has enough. Of several devices the
-        first are taken.
-        """
+        first are taken."""
         if self._count > 1:
             taken *= (taken > 0).cumsum(1) <= self._count
             after = self._expected(cpu_milli, Usable.of(left - taken, usable.sizes))
@@ -126,8 +124,7 @@ class Fgd(NodeScore):
 class Usable(NamedTuple):
     """By node and shape: what is left on devices with room for one share, and how many those are.
 
-    `all_left` is by node; `sizes` are of the shapes on the node's kind of device.
-    """
+    `all_left` is by node; `sizes` are of the shapes on the node's kind of device."""
 
     sizes: Ints
     left: Ints
@@ -182,8 +179,7 @@ class Price:
     A node is worth what it could still earn (the least over several prices of CPU, so that neither
     CPU nor devices are left over alone), and a little for the variety of shapes that it still has
     room for. The score is what of that the pod would leave. Of the node's devices the pod takes the
-    one that leaves the most value, of equals the fullest.
-    """
+    one that leaves the most value, of equals the fullest."""
 
     policy = "price"
 

@@ -1,8 +1,7 @@
 """Device orders: the key by which the devices of the chosen node are tried, least first.
 
 A key is made of what the device has free, packed, and of what it is. Equal devices come in the
-order in which they stand on their node, that of their index.
-"""
+order in which they stand on their node, that of their index."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,7 +1,6 @@
 """Scores by load alone: what nodes have in use, or have left, before the pod is placed.
 
-Each is a column of the index, in which it stands once for all classes.
-"""
+Each is a column of the index, in which it stands once for all classes."""
 
 from collections.abc import Callable
 from typing import Final
@@ -20,8 +19,7 @@ class Binpack(NodeScore):
     """The fuller node first, so that whole nodes stay free.
 
     Points are `base`, and `step` for each of the load of the devices, or of the host where the pod
-    uses none.
-    """
+    uses none."""
 
     policy = "binpack"
     base, step = 0, 1

@@ -8,8 +8,7 @@ not ours is its author's, and so is any on a pod that its author put onto a node
 
 A pod of ours without devices has a claim as well, to its CPU and memory: so it may be evicted for
 one of higher priority, whichever scheduler bound it. Invariant: any other claim is of a pod that
-asks for devices.
-"""
+asks for devices."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ class Claim(NamedTuple):
     """A bound pod as it would be submitted, and what it holds: `shares`, or `held` while devices
     are named by number. Neither: nobody knows. `families` are those of the devices asked for, and
     `wanted` how many. `doubted` are annotations that say otherwise, and are nobody's word who may.
-    `unclear`: the scheduler that bound the pod wrote what it holds, and that cannot be read.
-    """
+    `unclear`: the scheduler that bound the pod wrote what it holds, and that cannot be read."""
 
     submitted: PodSubmitted
     families: tuple[str, ...]
@@ -91,8 +89,7 @@ class Claim(NamedTuple):
     def on(self, node: str, devices: Mapping[str, Device], known: Known = ()) -> PodAdopted | None:
         """The event, with the node's devices by id; None while nobody knows what the pod holds.
 
-        `known` are the ways in which cards may be cut (`knownMigGeometries`).
-        """
+        `known` are the ways in which cards may be cut (`knownMigGeometries`)."""
         shares = self.shares
         if shares is None and self.held:
             shares = shares_of(self.held, self.submitted.shape.asks, devices, known)
@@ -134,8 +131,7 @@ def claim_of(
     """The claim of a bound pod; None where it asks for no device, unless it is ours and readable.
 
     Whatever ResourceClaims it has are allocated by now, and no reason not to read it. `writers` are
-    the field managers whose annotations are believed.
-    """
+    the field managers whose annotations are believed."""
     config = structs.replace(config, resource_claims=True)
     names = {
         name
@@ -207,8 +203,7 @@ def _wanted(
     dialects: DialectConfig,
 ) -> tuple[Wanted, ...]:
     """How many devices each container asks for; of a pod that cannot be read, by the resources that
-    count some, and one where none does.
-    """
+    count some, and one where none does."""
     if about.shape.asks:
         return tuple(Wanted(ask.container, ask.family, ask.count) for ask in about.shape.asks)
     counting, names = count_names(dialects), claimed(dialects)
@@ -279,8 +274,7 @@ def _resources(container: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 
 def _own_of(shares: tuple[Share, ...], borrowers: Collection[str]) -> tuple[Share, ...]:
     """The shares without those of init containers on a device that another container has too, whose
-    share there is as much more as all hold less than the init container does.
-    """
+    share there is as much more as all hold less than the init container does."""
     own = [share for share in shares if share.container not in borrowers]
     held = {share.device: at for at, share in reversed([*enumerate(own)])}
     for share in shares:

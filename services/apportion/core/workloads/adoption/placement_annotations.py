@@ -6,8 +6,7 @@ written: a pod is rendered in the dialect that it was read in, and in no other.
 
 Invariant: ours say all that the ledger says of the placement's shares, so that a lost ledger can be
 written again from them. The same placement, devices, configuration and time make the same text, on
-any binder.
-"""
+any binder."""
 
 from collections.abc import Mapping
 
@@ -47,9 +46,7 @@ def own_annotations(placed: PodPlaced) -> dict[str, str]:
 def read_shares(annotations: Mapping[str, str]) -> tuple[Share, ...]:
     """The shares that a pod's annotations speak of; empty where they say nothing.
 
-    Raises:
-        ManifestError: they cannot be read.
-    """
+    Raises ManifestError: they cannot be read."""
     text = annotations.get(SHARES, "")
     if not text:
         return ()
@@ -81,9 +78,7 @@ def annotations_for(
     `revision` is the placement's, `devices` are the node's by their id, `now_ns` is Unix time in
     nanoseconds.
 
-    Raises:
-        KeyError: a share is of a device that the node has not.
-    """
+    Raises KeyError: a share is of a device that the node has not."""
     ours = own_annotations(placed) | {REVISION: str(revision), DIALECT: pod.dialect}
     return ours | render(
         PlacedPod(pod, placed, devices, now_ns, config=dialect_config(configuration))

@@ -3,8 +3,7 @@
 The inverse of the dialects' `render`, for pods that another scheduler placed. Some systems name
 devices by their number on the node and leave amounts to the pod's asks, so the node's devices are
 needed to know them. Invariant: what cannot be understood whole is not understood: half of what a
-pod holds would be taken for free.
-"""
+pod holds would be taken for free."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -49,8 +48,7 @@ def shares_of(
 ) -> tuple[Share, ...] | None:
     """The shares, with the node's devices by id; None while one of them cannot be told.
 
-    `known` are the ways in which cards may be cut (`knownMigGeometries`).
-    """
+    `known` are the ways in which cards may be cut (`knownMigGeometries`)."""
     by_index = {(device.family, device.index): device for device in devices.values()}
     wanted = {ask.container: ask for ask in asks}
     shares = []
@@ -84,8 +82,7 @@ def _placed(
 ) -> Share | None:
     """The share of an instance in a group: a configured one, or one that Volcano comes with.
 
-    A card of which nobody says how it is cut follows no group in the ledger.
-    """
+    A card of which nobody says how it is cut follows no group in the ledger."""
     if device is None:
         return None
     sizes = device.mig_sizes

@@ -33,9 +33,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 def quantity(value: object, field: str) -> Fraction:
     """The amount that a quantity means: zero or more, exactly.
 
-    Raises:
-        ManifestError: it is not a quantity, or it is negative.
-    """
+    Raises ManifestError: it is not a quantity, or it is negative."""
     match _exact(value):
         case None:
             raise ManifestError(
@@ -52,9 +50,7 @@ def whole(value: object, field: str, *, limit: int, least: str = "write 0 or mor
 
     `least` is the fix of a negative one, for those of whom 0 would be no use either.
 
-    Raises:
-        ManifestError: it is no quantity, negative, a fraction, or above the limit.
-    """
+    Raises ManifestError: it is no quantity, negative, a fraction, or above the limit."""
     amount = _exact(value)
     if amount is None:
         parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
@@ -119,8 +115,7 @@ class Amount(NamedTuple):
     """How much of one resource, and where that was said.
 
     The methods turn it into the numbers of an `Ask`, whose bounds are those of the event schema: an
-    amount that an ask cannot hold is refused, unless the caller says that its dialect clamps it.
-    """
+    amount that an ask cannot hold is refused, unless the caller says that its dialect clamps it."""
 
     value: int
     field: str
@@ -160,8 +155,7 @@ class Amount(NamedTuple):
 
     def cores_percent(self, *, clamp: bool) -> int:
         """A part of each device's compute; zero reserves none. `clamp`: above the whole is the
-        whole, as HAMi has it (`Fit`: "core limit can't exceed 100").
-        """
+        whole, as HAMi has it (`Fit`: "core limit can't exceed 100")."""
         if self.value > WHOLE and not clamp:
             raise self.refusal(
                 "is more than 100 percent of a device",
@@ -176,9 +170,7 @@ Amounts = Mapping[str, Amount]
 def amount_of(container: Container, resource: str) -> Amount:
     """How much of an extended resource the container asks for; it names the resource somewhere.
 
-    Raises:
-        ManifestError: the amount is not a whole number, or request and limit differ.
-    """
+    Raises ManifestError: the amount is not a whole number, or request and limit differ."""
     kind: Literal["limits", "requests"] = "limits" if resource in container.limits else "requests"
     written = getattr(container, kind)[resource]
     field = container.at(kind, resource)
@@ -199,8 +191,6 @@ def amount_of(container: Container, resource: str) -> Amount:
 def amounts_of(container: Container, resources: Collection[str]) -> dict[str, Amount]:
     """The amounts of those of `resources` that the container names, limits before requests.
 
-    Raises:
-        ManifestError: see `amount_of`.
-    """
+    Raises ManifestError: see `amount_of`."""
     named = {**container.limits, **container.requests}
     return {name: amount_of(container, name) for name in named if name in resources}

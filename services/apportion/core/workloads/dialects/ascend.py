@@ -7,8 +7,7 @@ device plugin takes a placement from the pod's annotations, family by family.
 
 A pod with `huawei.com/vnpu-mode: hami-core` wants its NPUs split softly instead, by any amount of
 memory and by percent of their cores, of as many devices as it says. It gets NPUs that their agent
-reports in the mode `hami-core`.
-"""
+reports in the mode `hami-core`."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -51,8 +50,7 @@ class Npu:
     `family` is what the catalogue calls it. Resources: `count` is of devices, `memory` is in MiB,
     and `cores` in percent of devices that are split softly. The annotations `use_ids` and
     `nouse_ids` choose devices; from `to_allocate` the plugin takes segments, which `allocated`
-    keeps. `paired`: its dies come two to a module and are handed out in pairs.
-    """
+    keeps. `paired`: its dies come two to a module and are handed out in pairs."""
 
     def __init__(self, word: str) -> None:
         self.word = word

@@ -10,9 +10,8 @@ lends them to: its ask among those that take devices is the most of all, and its
 those that borrow. Where that cannot be said in one ask (other counts of devices, or amounts of
 other kinds), an init container is given devices beside the others.
 
-Invariant: who borrows gets no more than the lender holds, and of two that borrow from one only
-one runs at a time.
-"""
+Invariant: who borrows gets no more than the lender holds, and of two that borrow from one only one
+runs at a time."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -29,8 +28,7 @@ Parts = tuple[tuple[Ask, ...], tuple[Ask, ...]]
 def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
     """The asks that take devices, and those that borrow them.
 
-    `apps` are the containers that start after all init containers.
-    """
+    `apps` are the containers that start after all init containers."""
     holders = {ask.container: ask for ask in asks if not ask.init}
     for init in (ask for ask in asks if ask.init):
         able = [ask for ask in holders.values() if ask.init or ask.container in apps]
@@ -45,8 +43,7 @@ def lent(
     borrower: Ask, pod: PodSubmitted, shares: Iterable[Share], devices: Mapping[str, Device]
 ) -> list[Share]:
     """What the borrower gets of the pod's shares: the first devices of the lender, as many as are
-    wanted, and as much of each.
-    """
+    wanted, and as much of each."""
     asks = joined(pod.shape.asks)
     early = set(pod.init_containers)
     sidecars = {ask.container for ask in asks if ask.container in early and not ask.init}
@@ -67,8 +64,7 @@ def lent(
 
 def lender_of(borrower: Ask, asks: Sequence[Ask], beside: Collection[str]) -> Ask | None:
     """The ask whose devices the borrower gets: that of its own container where it has one, else the
-    first that holds as much of everything. `beside` are sidecars, which run on and lend nothing.
-    """
+    first that holds as much of everything. `beside` are sidecars, which run on and lend nothing."""
     able = [ask for ask in asks if ask.container not in beside]
     own = (ask for ask in able if ask.container == borrower.container)
     return next(own, None) or next((ask for ask in able if _covers(ask, borrower)), None)

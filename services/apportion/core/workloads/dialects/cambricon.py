@@ -2,8 +2,7 @@
 
 The rules are those of HAMi's Cambricon device: a count alone is that many whole MLUs; memory and
 cores are of each MLU, and one of them alone asks for one. Whoever names no cores has all of them,
-and so the MLU alone. Their names carry `smlu`, the share that the vendor's own plugin makes.
-"""
+and so the MLU alone. Their names carry `smlu`, the share that the vendor's own plugin makes."""
 
 from functools import partial
 from itertools import chain

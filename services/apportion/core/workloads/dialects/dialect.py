@@ -11,8 +11,7 @@ Invariant: a dialect says itself what it means; nobody asks which one it is. A l
 pods hold, by whichever names they asked for it, so that no dialect is a way around it. What is
 under an annotation is understood whole, or refused with the key, the value and the fix; of a bound
 pod it is `Unclear`. What is rendered depends on the `PlacedPod` and nothing else; the time is
-handed in.
-"""
+handed in."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -57,8 +56,7 @@ COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, ENTIRE, PARTIAL_MEMORY, INSTANCE
 class Bound(NamedTuple):
     """What a limit of a resource counts: one of `COUNTED`, of a family or of a profile.
 
-    One of the resource is `unit` of that: devices, MiB or percent.
-    """
+    One of the resource is `unit` of that: devices, MiB or percent."""
 
     counts: str
     of: str
@@ -69,8 +67,7 @@ class Resource(NamedTuple):
     """The families of devices that a name is about, and what a limit of it counts.
 
     `bound` is None where a limit has no meaning, as of a priority. `clamps`: more percent of a
-    device than 100 counts as 100. `caps`: more memory than a device has counts as all of it.
-    """
+    device than 100 counts as 100. `caps`: more memory than a device has counts as all of it."""
 
     families: tuple[str, ...]
     bound: Bound | None = None
@@ -115,8 +112,7 @@ class Notes(NamedTuple):
 
 class Selecting(NamedTuple):
     """The annotations by which pods choose among the devices of a vendor: comma lists of model
-    names and of device ids, wanted and unwanted, each under all of its spellings.
-    """
+    names and of device ids, wanted and unwanted, each under all of its spellings."""
 
     use_types: tuple[str, ...] = ()
     nouse_types: tuple[str, ...] = ()
@@ -130,9 +126,7 @@ def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
     What is wanted and unwanted is ruled out and the rest serves, as HAMi and Volcano have it ("the
     denylist takes precedence"); where nothing is left, no device would ever do.
 
-    Raises:
-        ManifestError: a list is malformed, or all that is wanted is ruled out.
-    """
+    Raises ManifestError: a list is malformed, or all that is wanted is ruled out."""
     use_types, nouse_types, use_ids, nouse_ids = (
         one(notes, spellings, name_list) or () for spellings in keys
     )
@@ -156,9 +150,7 @@ def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) ->
     A blank value is none: so Helm renders one that nobody set, and so HAMi (`CheckUUID`,
     `CheckType`) and Volcano (`parseGPUUUIDList`) take it.
 
-    Raises:
-        ManifestError: two of them differ, or `read` refuses one.
-    """
+    Raises ManifestError: two of them differ, or `read` refuses one."""
     found = [(key, read(notes, key)) for key in keys if notes.values.get(key, "").strip()]
     for key, value in found[1:]:
         if value != found[0][1]:
@@ -169,9 +161,7 @@ def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) ->
 def name_list(notes: Notes, key: str) -> tuple[str, ...]:
     """A comma list of names, without doubles, in a fixed order.
 
-    Raises:
-        ManifestError: it is empty or too long.
-    """
+    Raises ManifestError: it is empty or too long."""
     found = {part for raw in notes.values[key].split(",") if (part := raw.strip())}
     if not found:
         raise notes.refusal(key, "names nothing", "write a comma list, or remove it")
@@ -183,9 +173,7 @@ def name_list(notes: Notes, key: str) -> tuple[str, ...]:
 def indexes(notes: Notes, key: str) -> tuple[int, ...]:
     """A comma list of numbers of devices on their node.
 
-    Raises:
-        ManifestError: one is no number below `COUNT_MAX`.
-    """
+    Raises ManifestError: one is no number below `COUNT_MAX`."""
     words = name_list(notes, key)
     found = {
         int(word)
@@ -203,9 +191,7 @@ def flag(notes: Notes, key: str) -> bool:
     """Whether it says "true", in any spelling that Go's `strconv.ParseBool` takes: HAMi reads
     `nvidia.com/numa-bind` with it.
 
-    Raises:
-        ManifestError: it is none of them.
-    """
+    Raises ManifestError: it is none of them."""
     value = notes.values[key]
     if value not in TRUE | FALSE:
         raise notes.refusal(key, "is neither true nor false", 'write "true", or remove it')
@@ -308,8 +294,7 @@ class Held(NamedTuple):
     """One device of one container: named by its id, or else by its number on the node.
 
     `memory_mib` and `cores` are None where they follow from the ask. `place` is of a MIG instance
-    that is named by its group and its position there, which the card's model makes slices of.
-    """
+    that is named by its group and its position there, which the card's model makes slices of."""
 
     container: str
     family: str
@@ -330,9 +315,7 @@ def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, i
 
     `places`: an instance may be named by its place in a group behind the id.
 
-    Raises:
-        Unclear: a device is not written like that.
-    """
+    Raises Unclear: a device is not written like that."""
     for text in segment.split(":"):
         if not text:
             continue
@@ -345,9 +328,7 @@ def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, i
 def natural(text: str) -> int:
     """A whole number of zero or more, in plain digits.
 
-    Raises:
-        Unclear: it is none, or absurdly long.
-    """
+    Raises Unclear: it is none, or absurdly long."""
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
         raise Unclear
     return int(text)
@@ -363,33 +344,29 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     """One dialect. `name` is what the ledger calls it, and `devices` what people call the vendor's
     devices, as in "GPUs".
 
-    `resources` are the names that it claims under a configuration, each with its meaning.
-    `read` says what a container wants of the amounts under these names, and None where it wants no
-    device. `choose` says among which devices, by the pod's annotations. Both raise `ManifestError`.
-    `part` says which of a pod's asks take devices and which borrow them (`borrowing`), by the names
-    of the containers that start after all init containers. `instances_alike`: a count of cards that
-    are cut is one of instances, which may be of one card.
-    `device_choice` is how devices of a node are preferred for pods that do not say it, where the
-    plugin chooses by itself and fails a pod for which another was chosen; elsewhere the policy of
-    the cluster holds.
-    `variant` gives the dialect as the pod's annotations have it, where they change what amounts
-    mean; it has the same name.
+    `resources` are the names that it claims under a configuration, each with its meaning. `read`
+    says what a container wants of the amounts under these names, and None where it wants no device.
+    `choose` says among which devices, by the pod's annotations. Both raise `ManifestError`. `part`
+    says which of a pod's asks take devices and which borrow them (`borrowing`), by the names of the
+    containers that start after all init containers. `instances_alike`: a count of cards that are
+    cut is one of instances, which may be of one card. `device_choice` is how devices of a node are
+    preferred for pods that do not say it, where the plugin chooses by itself and fails a pod for
+    which another was chosen; elsewhere the policy of the cluster holds. `variant` gives the dialect
+    as the pod's annotations have it, where they change what amounts mean; it has the same name.
     `reserved` are the annotations that only its own pods may have, with what is wrong with each in
-    a pod of a dialect that does not reserve it too; `{devices}` is what that pod asks for.
-    `render` gives the annotations that its own scheduler writes on a pod with a place, and
-    `recover` reads them back: by the annotation that says what the pod holds, in the order in which
-    they are looked at.
-    `priority` is the resource that gives a container's tasks their priority on a shared device
+    a pod of a dialect that does not reserve it too; `{devices}` is what that pod asks for. `render`
+    gives the annotations that its own scheduler writes on a pod with a place, and `recover` reads
+    them back: by the annotation that says what the pod holds, in the order in which they are looked
+    at. `priority` is the resource that gives a container's tasks their priority on a shared device
     under a configuration, empty where there is none.
 
     What follows is for those that look for what is probably not meant, and for the configuration.
-    `needs` are resources that are of use only beside another, with that one and the reason.
-    `idle` are two resources of which the first says nothing beside the second under a
-    configuration, and the system that has it so. `writes` is how annotations begin that its own
-    scheduler and plugin write on pods. `sections` are those of HAMi's and Volcano's configuration
-    files that are about it: each is checked, by the path to it, and the answer is why it is taken;
-    it raises `ManifestError` (`chart`).
-    """
+    `needs` are resources that are of use only beside another, with that one and the reason. `idle`
+    are two resources of which the first says nothing beside the second under a configuration, and
+    the system that has it so. `writes` is how annotations begin that its own scheduler and plugin
+    write on pods. `sections` are those of HAMi's and Volcano's configuration files that are about
+    it: each is checked, by the path to it, and the answer is why it is taken; it raises
+    `ManifestError` (`chart`)."""
 
     name: str
     devices: str

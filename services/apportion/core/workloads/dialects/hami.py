@@ -4,8 +4,7 @@ The defaults are those of HAMi's admission webhook, which sets `gpucores` to 100
 the whole card and no cores were given. Its device plugin takes a placement from the pod's
 annotations: one segment per container, init containers first, empty ones kept. The plugins of other
 vendors that HAMi serves read segments alike. On cards that are cut it counts instances, and not
-cards (`Fit` looks at such a card again after each).
-"""
+cards (`Fit` looks at such a card again after each)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -130,9 +129,7 @@ def segments_of(family: str) -> Recover:
 def _instances(text: str) -> dict[tuple[int, int], tuple[str, MigInstance]]:
     """Card and MIG instance by container and device, each counted from 0.
 
-    Raises:
-        Unclear: one device of a container has two instances, which HAMi refuses as well.
-    """
+    Raises Unclear: one device of a container has two instances, which HAMi refuses as well."""
     found: dict[tuple[int, int], tuple[str, MigInstance]] = {}
     for each in _decode(text) if text else ():
         place = (each.container_index, each.device_index)

@@ -1,8 +1,7 @@
 """The list of dialects, and what follows from all of them together.
 
 To add one: a module beside this one that makes a `DIALECT`, and its row here. Invariant: of two
-dialects that claim one name under a configuration, the one that is listed first is preferred.
-"""
+dialects that claim one name under a configuration, the one that is listed first is preferred."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
@@ -111,8 +110,7 @@ def domains(config: DialectConfig) -> tuple[str, ...]:
 @lru_cache(maxsize=8)
 def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
     """The names that count devices, each with its families, and that of a slot, which is of all: a
-    device plugin registers these.
-    """
+    device plugin registers these."""
     return {SLOT: tuple(FAMILIES)} | {
         name: resource.families
         for name, resource in resources(config).items()

@@ -6,8 +6,7 @@ in their modules.
 
 Invariant: what the configuration does not name keeps the name that its own system gives it. Within
 one dialect no two resources share a name; two dialects may (Volcano's count can be
-`nvidia.com/gpu`), and then the pod's other names tell them apart.
-"""
+`nvidia.com/gpu`), and then the pod's other names tell them apart."""
 
 from functools import lru_cache
 from typing import Annotated
@@ -22,8 +21,7 @@ from apportion_schemas.quantities import Count, MemoryMib, Percent
 class VgpuNames(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A share of a GPU by count, memory (MiB or percent) and cores (percent).
 
-    `priority` is None where the dialect has no such resource.
-    """
+    `priority` is None where the dialect has no such resource."""
 
     count: ResourceName
     memory: ResourceName
@@ -64,8 +62,7 @@ class DialectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     A default fills in what a GPU container leaves out: `default_gpu_count` where only memory or
     cores are asked, `default_memory_mib` (0: the whole card) and `default_cores` where they are
     not. One unit of an amount of GPU memory is `memory_factor` MiB. `mig_by_profile`: a pod may ask
-    for MIG instances by their profile (`migStrategy: mixed`).
-    """
+    for MIG instances by their profile (`migStrategy: mixed`)."""
 
     plain_count: ResourceName = "nvidia.com/gpu"
     hami: VgpuNames = HAMI
@@ -84,9 +81,7 @@ VOLCANO_DOMAIN = "volcano.sh/"
 def dialect_config(configuration: Configuration) -> DialectConfig:
     """The dialects under this configuration.
 
-    Raises:
-        ValueError: one name is given to two resources.
-    """
+    Raises ValueError: one name is given to two resources."""
     nvidia = configuration.nvidia
     names = renamed(nvidia)
     defaults = DialectConfig(
@@ -106,9 +101,8 @@ def dialect_config(configuration: Configuration) -> DialectConfig:
 
 
 def original_names(nvidia: NvidiaConfiguration) -> VgpuNames:
-    """The names that the section renames: those of `nvidia.dialect`, or else of the domain that
-    its own names are in.
-    """
+    """The names that the section renames: those of `nvidia.dialect`, or else of the domain that its
+    own names are in."""
     volcano = any(name.startswith(VOLCANO_DOMAIN) for name in renamed(nvidia).values())
     chosen = nvidia.dialect or ("volcano-vgpu" if volcano else "hami")
     return VOLCANO_VGPU if chosen == "volcano-vgpu" else HAMI

@@ -2,8 +2,7 @@
 
 Sources: Volcano's old device plugin, which marks cards on the node, and the plugins of HAMi and
 Volcano, which register their devices there. What cannot be read is ignored: it takes no device off
-offer. Invariant: the indexes are within the event schema's bounds, each once, in order.
-"""
+offer. Invariant: the indexes are within the event schema's bounds, each once, in order."""
 
 import re
 from collections.abc import Mapping
@@ -26,8 +25,7 @@ def unhealthy_indexes(annotations: Mapping[str, str]) -> tuple[int, ...]:
 def registered_plugin(annotations: Mapping[str, str]) -> str:
     """The system whose device plugin registered devices on the node, `hami` or `volcano`, or empty.
 
-    The plugins leave their annotation behind when they are removed.
-    """
+    The plugins leave their annotation behind when they are removed."""
     for name, value in sorted(annotations.items()):
         found = _REGISTERED.fullmatch(name)
         if found and value.strip(" []:"):

@@ -7,8 +7,7 @@ alone. Of zero cards nothing is wanted, whatever else is written (`GenerateResou
 `ExtractResourceRequest`).
 
 HAMi and Volcano spell several annotations differently for the same thing, so both spellings are
-read in every NVIDIA dialect. Invariant: two spellings of one thing agree, or the pod is refused.
-"""
+read in every NVIDIA dialect. Invariant: two spellings of one thing agree, or the pod is refused."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -59,9 +58,7 @@ RESERVED = dict.fromkeys(
 def choose(notes: Notes) -> DeviceConstraints:
     """Among which cards a pod chooses.
 
-    Raises:
-        ManifestError: a value is malformed, or two contradict.
-    """
+    Raises ManifestError: a value is malformed, or two contradict."""
     return structs.replace(
         selected(notes, SELECTING),
         modes=one(notes, MODE, _modes) or (),
@@ -86,15 +83,13 @@ def dialect(name: str, **others: Any) -> Dialect:
 class Manner(NamedTuple):
     """How one system calls the amounts of GPUs, and where it reads the same amounts differently.
 
-    `names` are its own under a configuration, and `system` is what people call it.
-    `cap_memory`: an amount above the card's size means the whole card.
-    `percentage_first`: of an amount and a percentage of memory the percentage counts, else the
-    amount does.
-    `zero_is_unset`: a percentage of zero is none; elsewhere it is refused.
-    `clamp_cores`: more than all cores are all; elsewhere no card has them, and they are refused.
-    `full_percentage_is_alone`: 100 percent of the memory and no word on cores is a card alone, and
-    so is a card without a word on memory; one whose memory is written as 0 is not.
-    """
+    `names` are its own under a configuration, and `system` is what people call it. `cap_memory`: an
+    amount above the card's size means the whole card. `percentage_first`: of an amount and a
+    percentage of memory the percentage counts, else the amount does. `zero_is_unset`: a percentage
+    of zero is none; elsewhere it is refused. `clamp_cores`: more than all cores are all; elsewhere
+    no card has them, and they are refused. `full_percentage_is_alone`: 100 percent of the memory
+    and no word on cores is a card alone, and so is a card without a word on memory; one whose
+    memory is written as 0 is not."""
 
     names: Callable[[DialectConfig], VgpuNames]
     system: str
@@ -128,9 +123,7 @@ class Manner(NamedTuple):
     def read(self, container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
         """What the container wants of GPUs.
 
-        Raises:
-            ManifestError: an amount is out of bounds, or has no effect.
-        """
+        Raises ManifestError: an amount is out of bounds, or has no effect."""
         names = self.names(config)
         count, memory, percent, cores = (
             amounts.get(name)

@@ -2,8 +2,7 @@
 
 N whole cards, as under that plugin, unless a default amount of memory is configured. With
 `migStrategy: mixed` there is `nvidia.com/mig-1g.5gb: N` beside it: N instances of that profile, on
-one card or on several; without, such a name is whatever a node's own plugin offers under it.
-"""
+one card or on several; without, such a name is whatever a node's own plugin offers under it."""
 
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu

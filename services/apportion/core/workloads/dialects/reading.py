@@ -14,8 +14,7 @@ does, it would get no device, for nothing writes what that plugin reads. Names o
 a vendor's own plugin offers (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`,
 `metax-tech.com/gpu`, `vastaitech.com/va`, `birentech.com/gpu`) are such resources, and stay so. The
 names are those of HAMi's `pkg/device` and of Volcano's device sharing. A name that a dialect claims
-under the configuration is no other vendor's.
-"""
+under the configuration is no other vendor's."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -39,8 +38,7 @@ class DeviceRequest(Struct, frozen=True, kw_only=True):
 
     An empty policy leaves it to the cluster's. `high_priority` names the containers whose tasks go
     first on a shared card. `borrowing` are the asks that take no devices: those of another
-    container are free when they are wanted.
-    """
+    container are free when they are wanted."""
 
     dialect: str = NO_DIALECT
     asks: tuple[Ask, ...] = ()
@@ -61,10 +59,8 @@ def read_pod(
 ) -> DeviceRequest:
     """What a pod wants of devices; its containers in the order in which they start.
 
-    Raises:
-        ManifestError: the pod mixes dialects, contradicts itself, has an amount out of bounds, or
-            asks for what is not implemented.
-    """
+    Raises ManifestError: the pod mixes dialects, contradicts itself, has an amount out of bounds,
+    or asks for what is not implemented."""
     dialect = _dialect(containers, config)
     if dialect is None:
         check_slots(containers, (), ())
@@ -127,9 +123,7 @@ def check_slots(
 ) -> None:
     """Refuse a slot where there is no device, or a name that counts devices (`counts`) already.
 
-    Raises:
-        ManifestError: names the container's resource.
-    """
+    Raises ManifestError: names the container's resource."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))
@@ -157,9 +151,7 @@ GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
     """What the annotations of a pod mean that asks in this dialect for devices, but for its asks.
 
-    Raises:
-        ManifestError: a value is malformed, or two contradict.
-    """
+    Raises ManifestError: a value is malformed, or two contradict."""
     notes = Notes(annotations, field)
     for key, problem in RESERVED.items():
         if key in annotations and key not in dialect.reserved:
@@ -226,8 +218,7 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
 class Vendor(NamedTuple):
     """A vendor, and what stands behind its domain in a name that only sharing knows.
 
-    `endings`: such names begin with the model's.
-    """
+    `endings`: such names begin with the model's."""
 
     name: str
     domain: str
@@ -274,9 +265,7 @@ def refuse_others(
 ) -> tuple[Container, ...]:
     """The same containers, none of which asks for shared devices of a vendor that we lack.
 
-    Raises:
-        ManifestError: names the vendor.
-    """
+    Raises ManifestError: names the vendor."""
     for container in containers:
         for name in (*container.limits, *container.requests):
             vendor = vendor_of(name)

@@ -3,8 +3,7 @@
 1 to 99 hundredths are a share of one card and need an amount of memory; a positive multiple of 100
 is that many whole cards, whatever memory was written. The names exist under two prefixes, and a pod
 uses one of them; its dialect is named after it, as in `docker.com/vcuda`, because the device plugin
-wants its annotations under the same one.
-"""
+wants its annotations under the same one."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -67,9 +66,8 @@ class Vcuda:
     def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
         """What a container wants.
 
-        Raises:
-            ManifestError: a share without memory, memory without a share, or a card and a part.
-        """
+        Raises ManifestError: a share without memory, memory without a share, or a card and a
+        part."""
         cores, memory = amounts.get(self.cores), amounts.get(self.memory)
         memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
         if cores is None or cores.value == 0:
@@ -91,9 +89,7 @@ class Vcuda:
     def choose(self, notes: Notes) -> DeviceConstraints:
         """As of any GPU; beside that the limit of cores must be one.
 
-        Raises:
-            ManifestError: it is none, or an annotation is malformed.
-        """
+        Raises ManifestError: it is none, or an annotation is malformed."""
         value = notes.values.get(self.core_limit)
         if value is not None:
             digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
@@ -122,9 +118,8 @@ class Vcuda:
     def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
         """One annotation for each container, counted from 0.
 
-        gpu-admission writes the node beside them; gpu-manager alone, which chooses the card
-        itself, does not.
-        """
+        gpu-admission writes the node beside them; gpu-manager alone, which chooses the card itself,
+        does not."""
         for position, name in enumerate(pod.containers):
             numbers = pod.annotations.get(self.of_container(position), "")
             for number in numbers.split(",") if numbers else ():

@@ -2,8 +2,7 @@
 
 Its device plugin is told the numbers of the pod's cards, and finds the pod by the time. It shows
 all of them to every container, so the memory of a pod is of one card: that of all containers that
-run together, or of an init container that wants more (`getGPUMemoryOfPod`).
-"""
+run together, or of an init container that wants more (`getGPUMemoryOfPod`)."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -36,8 +35,7 @@ TIME = "volcano.sh/predicate-time"
 
 def _resources(config: DialectConfig) -> Resources:
     """Beside Volcano's other names in a limit, the count is of entire cards alone, and the memory
-    of what is not an entire card.
-    """
+    of what is not an entire card."""
     family = nvidia.FAMILY
     return {
         COUNT: Resource((family,), Bound(ENTIRE, family)),

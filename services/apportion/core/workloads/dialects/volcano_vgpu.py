@@ -6,8 +6,7 @@ percentage of 100 without cores is not, because Volcano lets such a card's cores
 Its device plugin takes a placement from the pod's annotations: one segment for each container that
 has a GPU. A MIG instance is named by its group and its position in it, so a cluster with that
 plugin needs `knownMigGeometries`; where none are configured, the groups are those that the plugin
-comes with.
-"""
+comes with."""
 
 from collections.abc import Iterator
 

@@ -2,8 +2,7 @@
 
 There is no Kubernetes to ask here, so a controller's document stands for the pods that its
 controller would make, named as it would number them. Invariant: a document yields all of its pods
-or none.
-"""
+or none."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -288,6 +287,5 @@ OF_FOLDER: Final = "manifest-"
 def of_folder(uid: str) -> bool:
     """Whether a watcher reads the pod from a folder of manifests, and it was not submitted by hand.
 
-    No other pod has a uid that begins like this: the others are UUIDs.
-    """
+    No other pod has a uid that begins like this: the others are UUIDs."""
     return uid.startswith(OF_FOLDER)

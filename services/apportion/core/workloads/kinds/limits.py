@@ -1,16 +1,14 @@
 """Documents that limit: a Volcano Queue and a ResourceQuota, as the events that say the same.
 
 Of a queue also its card quota, how many cards of which model it may hold: names and form are those
-of Volcano's capacity-card, one JSON object in an annotation, as in
-`{"NVIDIA-A100": 8, "NVIDIA-H200/mig-1g.18gb-mixed": 2}`. Of a ResourceQuota only extended
-resources: CPU, memory, storage and counts of objects are the API server's to keep to. What a name
-means is said by the configuration in force when it is asked for, so all that could be devices is
-read.
+of Volcano's capacity-card, one JSON object in an annotation, as in `{"NVIDIA-A100": 8,
+"NVIDIA-H200/mig-1g.18gb-mixed": 2}`. Of a ResourceQuota only extended resources: CPU, memory,
+storage and counts of objects are the API server's to keep to. What a name means is said by the
+configuration in force when it is asked for, so all that could be devices is read.
 
 Invariant: what cannot be obeyed is refused by the field that says so. A quota that cannot be read
 is no quota of nothing, and one whose limits would bind other pods than it says is not read: both
-are reported.
-"""
+are reported."""
 
 import math
 from collections.abc import Mapping
@@ -46,9 +44,7 @@ def limit_of(
 
     `config` says which names are of the memory of devices, whose unit is not the byte.
 
-    Raises:
-        ManifestError: it cannot be obeyed.
-    """
+    Raises ManifestError: it cannot be obeyed."""
     if not isinstance(document, dict):
         return None
     kind = (document.get("apiVersion"), document.get("kind"))
@@ -109,10 +105,9 @@ def _state(document: Mapping[str, Any]) -> str:
 def _check_units(limited: Mapping[str, object], field: str, config: DialectConfig) -> None:
     """Refuse part of a device, and bytes where the unit is MiB, told by a suffix as Mi.
 
-    One as M is no sign of bytes: Kubernetes itself writes 20000000 as 20M. Nor is a large amount:
-    a limit is for a whole fleet. What a cluster has in force is read by the watcher all the same:
-    nobody could mend it here.
-    """
+    One as M is no sign of bytes: Kubernetes itself writes 20000000 as 20M. Nor is a large amount: a
+    limit is for a whole fleet. What a cluster has in force is read by the watcher all the same:
+    nobody could mend it here."""
     known = resources(config)
     for name, value in limited.items():
         if "/" not in name:
@@ -176,9 +171,7 @@ _FIX = 'write cards by model, as in {"NVIDIA-A100": 8}'
 def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
     """The quota in a queue's annotations; empty where there is none.
 
-    Raises:
-        ManifestError: names the annotation, or the card in it.
-    """
+    Raises ManifestError: names the annotation, or the card in it."""
     written = annotations.get(CARD_QUOTA)
     if not written:
         return {}
@@ -211,9 +204,7 @@ _STORAGE: Final = ".storageclass.storage.k8s.io/"
 def extended_limits(document: Mapping[str, Any]) -> dict[str, int]:
     """What `spec.hard` says of extended resources, in whole units; empty where it says nothing.
 
-    Raises:
-        ManifestError: the quota has scopes, or an amount that cannot be read.
-    """
+    Raises ManifestError: the quota has scopes, or an amount that cannot be read."""
     spec = document.get("spec") or {}
     hard = {
         name: amount

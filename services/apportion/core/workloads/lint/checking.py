@@ -2,8 +2,7 @@
 
 Wider than what is submitted: of workloads that a controller makes pods of, the pod template is read
 as a pod, or as the job that it makes. Invariant: a document that makes pods is taken or refused, or
-said to be of a kind that is not known here, and what of a taken one has no effect is named.
-"""
+said to be of a kind that is not known here, and what of a taken one has no effect is named."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class Checked(NamedTuple):
     """One document, or one item of a List: its pods, or why it is refused.
 
     Neither where it is `passed_over` or a priority class, limits others, or holds pods but is of a
-    kind that is not `known`.
-    """
+    kind that is not `known`."""
 
     name: str
     pods: tuple[PodDraft, ...] = ()

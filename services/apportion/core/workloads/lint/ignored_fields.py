@@ -3,8 +3,7 @@
 A field of the newest API that is neither read (`kube`), nor refused (`unsupported`), nor here would
 be ignored in silence; a test with a real API server goes through all of them. Invariant: a field
 that kube-scheduler minds, or an admission of the API server turns into one that it minds, has its
-reason beside it.
-"""
+reason beside it."""
 
 from collections.abc import Mapping
 

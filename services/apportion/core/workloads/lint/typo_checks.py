@@ -12,8 +12,7 @@ Invariant: a name with a domain that is read here is known, or is told of; and a
 that is nearly one of ours is told of with those that it is near to. Of a field that is near to none
 nothing is said: a newer API may have it. Of what reading the pod refuses nothing is said here. Of a
 pod that names no scheduler, or one whose pods are ours, nothing is said; plain manifests stay
-plain.
-"""
+plain."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ _QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
 class Suspect(NamedTuple):
     """A name in a manifest that is probably not meant so, and why it is thought so.
 
-    One that is not `doubtful` is meant as it is written, and has no effect here.
-    """
+    One that is not `doubtful` is meant as it is written, and has no effect here."""
 
     field: str
     why: str
@@ -124,8 +122,7 @@ class Suspect(NamedTuple):
 def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
     """The suspicious names of a document, wherever in it its pods stand.
 
-    `placed`: it may hold what schedulers write on pods; their names are passed over.
-    """
+    `placed`: it may hold what schedulers write on pods; their names are passed over."""
     about = part(document)
     if about.get("kind") in (QUEUE[1], QUOTA[1]):
         yield from _of_limit(about, config)
@@ -179,8 +176,7 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
 def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
     """Fields of a Queue's `spec` that decide nothing here.
 
-    `stored`: the API server has it, with the values that Volcano's webhook adds.
-    """
+    `stored`: the API server has it, with the values that Volcano's webhook adds."""
     for name, why in ignored_fields.QUEUE_FIELDS.items():
         value = spec.get(name)
         if value in (None, "", {}, []) or value == ignored_fields.QUEUE_AS_HERE.get(name):
@@ -275,8 +271,7 @@ def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
 def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
     """A container's priority on its card, where it decides nothing or needs a right.
 
-    The variable `CUDA_TASK_PRIORITY` says it, or a name in the limits.
-    """
+    The variable `CUDA_TASK_PRIORITY` says it, or a name in the limits."""
     amounts = dict(_amounts(part(found, "resources")))
     container = Container("", "", amounts.get("limits", {}), amounts.get("requests", {}))
     written = {
@@ -403,8 +398,7 @@ _KNOWN_FIELDS: Final[Mapping[Part, frozenset[str]]] = {
 
 class Asked(NamedTuple):
     """An amount of a resource of devices as a container asks for it; of limit and request, which
-    must agree, the limit.
-    """
+    must agree, the limit."""
 
     kind: Kind
     name: str

@@ -2,8 +2,7 @@
 
 A term without namespaces means the pod's own, and is written so, because an event has to say by
 itself which pods are meant. Invariant: what Kubernetes would refuse is refused here; so is what we
-would have to know more of the cluster for than the ledger has, by name.
-"""
+would have to know more of the cluster for than the ledger has, by name."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
@@ -45,9 +44,7 @@ class Own(NamedTuple):
 def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
     """The labels of a pod.
 
-    Raises:
-        ManifestError: too many, or a value is not text.
-    """
+    Raises ManifestError: too many, or a value is not text."""
     if len(metadata.labels) > LABELS_MAX:
         raise ManifestError(field, metadata.labels, "is too long", f"at most {LABELS_MAX}")
     return texts(metadata.labels, field)
@@ -56,9 +53,7 @@ def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
 def wishes(spec: kube.PodSpec, field: str, own: Own) -> PodConstraints:
     """Everything that the pod wants of other pods.
 
-    Raises:
-        ManifestError: malformed, or more than we implement.
-    """
+    Raises ManifestError: malformed, or more than we implement."""
     near, apart = spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity
     affinity, anti = f"{field}.affinity.podAffinity", f"{field}.affinity.podAntiAffinity"
     found = PodConstraints(
@@ -177,9 +172,7 @@ def _selector(
 def expressions(selector: kube.LabelSelector, field: str) -> tuple[LabelExpression, ...]:
     """A label selector, in a fixed order.
 
-    Raises:
-        ManifestError: an operator is unknown, or has not the values that it needs.
-    """
+    Raises ManifestError: an operator is unknown, or has not the values that it needs."""
     labels = texts(selector.match_labels, f"{field}.matchLabels")
     found = [
         LabelExpression(key=key, operator="In", values=(labels[key],)) for key in sorted(labels)

@@ -2,8 +2,7 @@
 
 Volcano's is `namespace/name`, as it always was; of the others the API group stands between, as in
 `team/scheduling.k8s.io/job`. Invariant: no two objects of a cluster have one name, because no name
-of an object has a slash in it.
-"""
+of an object has a slash in it."""
 
 from collections.abc import Collection, Mapping
 
@@ -38,9 +37,7 @@ def gang_of(
     The annotation goes before the label, as those who write both mean Volcano. `at` is where the
     pod's template stands.
 
-    Raises:
-        ManifestError: it is no name, or the pod is of two gangs.
-    """
+    Raises ManifestError: it is no name, or the pod is of two gangs."""
     notes_field, labels_field, field = (
         f"{at}.{part}".lstrip(".")
         for part in ("metadata.annotations", "metadata.labels", "spec.schedulingGroup.podGroupName")
@@ -60,9 +57,7 @@ def gang_of(
 def name_of(namespace: str, name: str, api: str = "") -> str:
     """What the gang of a PodGroup is called; `api` is its API group, empty for Volcano's.
 
-    Raises:
-        ManifestError: that is too long.
-    """
+    Raises ManifestError: that is too long."""
     parts = (namespace, api, name) if api else (namespace, name)
     return joined_name(*parts, by="/", field="metadata.name")
 
@@ -76,8 +71,7 @@ def api_of(gang: str) -> str:
 def unread(gang: str, served: Collection[str]) -> ManifestError | None:
     """Return why the PodGroup of a pod's gang is never read; None where it may be.
 
-    `served` are the versions in which the cluster serves PodGroups of the gang's API group.
-    """
+    `served` are the versions in which the cluster serves PodGroups of the gang's API group."""
     api = api_of(gang) or VOLCANO
     if not set(VERSIONS[api]).isdisjoint(served):
         return None

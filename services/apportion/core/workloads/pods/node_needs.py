@@ -8,8 +8,7 @@ so they do not here.
 
 Invariant: sums are exact, and rounded up once, at the end. An expression that Kubernetes would
 refuse is refused here, so that a filter only ever meets well-formed ones. Two pods conflict by
-their disks here exactly where two of these volumes do in Kubernetes.
-"""
+their disks here exactly where two of these volumes do in Kubernetes."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,9 +57,8 @@ def node_amounts(
     `whole` has the resources of the pod itself (`spec.resources`), which go before the sum over its
     containers, as in Kubernetes 1.34.
 
-    Raises:
-        ManifestError: an amount is malformed, a request is above its limit, or the sum is absurd.
-    """
+    Raises ManifestError: an amount is malformed, a request is above its limit, or the sum is
+    absurd."""
     running: _Vector = {}
     sidecars: _Vector = {}
     peak: _Vector = {}
@@ -168,9 +166,7 @@ _EFFECTS = get_args(get_type_hints(Toleration)["effect"])
 def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
     """`nodeSelector`.
 
-    Raises:
-        ManifestError: too long, or a value is not text.
-    """
+    Raises ManifestError: too long, or a value is not text."""
     field = f"{field}.nodeSelector"
     if len(spec.node_selector) > SELECTOR_MAX:
         raise ManifestError(field, spec.node_selector, "is too long", f"at most {SELECTOR_MAX}")
@@ -180,9 +176,7 @@ def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
 def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...], ...]:
     """Terms of required node affinity, one of which must hold; an empty one matches no node.
 
-    Raises:
-        ManifestError: an expression is malformed.
-    """
+    Raises ManifestError: an expression is malformed."""
     terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_REQUIRED}"
     return tuple(
@@ -194,9 +188,7 @@ def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...]
 def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
     """Terms of preferred node affinity with their weights; an empty one prefers nothing.
 
-    Raises:
-        ManifestError: an expression is malformed.
-    """
+    Raises ManifestError: an expression is malformed."""
     terms = spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_PREFERRED}"
     weighted = (
@@ -209,9 +201,7 @@ def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
 def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
     """`tolerations`.
 
-    Raises:
-        ManifestError: an operator or effect is unknown, or a key is missing.
-    """
+    Raises ManifestError: an operator or effect is unknown, or a key is missing."""
     found = []
     for i, each in enumerate(spec.tolerations):
         at, operator = f"{field}.tolerations[{i}]", each.operator or "Equal"
@@ -239,9 +229,7 @@ def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
 
     As kube-scheduler counts them: an init container that ends takes none.
 
-    Raises:
-        ManifestError: a port or protocol is unknown, or there are too many.
-    """
+    Raises ManifestError: a port or protocol is unknown, or there are too many."""
     found: dict[HostPort, None] = {}
     sidecars = ((i, c) for i, c in enumerate(spec.init_containers) if c.restart_policy == "Always")
     for kind, group in (("initContainers", sidecars), ("containers", enumerate(spec.containers))):
@@ -271,9 +259,7 @@ def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
 def term(wanted: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
     """One term of a node selector, all of which must hold.
 
-    Raises:
-        ManifestError: an expression is malformed.
-    """
+    Raises ManifestError: an expression is malformed."""
     labels = [
         _expression(expression, f"{field}.matchExpressions[{i}]")
         for i, expression in enumerate(wanted.match_expressions)
@@ -306,9 +292,7 @@ def _expression(expression: kube.Expression, field: str) -> NodeExpression:
 def check_expression(expression: kube.Expression, field: str, operators: tuple[str, ...]) -> None:
     """Refuse an expression over labels that Kubernetes would refuse as well.
 
-    Raises:
-        ManifestError: an operator is none of these, or has not the values that it needs.
-    """
+    Raises ManifestError: an operator is none of these, or has not the values that it needs."""
     operator, values = expression.operator, expression.values
     if operator not in operators:
         raise _choice(f"{field}.operator", operator, operators)
@@ -358,8 +342,7 @@ class Mounted(NamedTuple):
 def mounted(volumes: Any) -> Mounted:
     """The same of a pod that runs, by the `volumes` of its spec; of what cannot be read, nothing.
 
-    The API server and the kubelet took them.
-    """
+    The API server and the kubelet took them."""
     try:
         found = msgspec.convert(volumes or [], list[kube.Volume])
     except msgspec.ValidationError:
@@ -374,9 +357,7 @@ def mounted(volumes: Any) -> Mounted:
 def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:
     """The disks of `volumes`; an image of Ceph is one for each of its monitors.
 
-    Raises:
-        ManifestError: a name is too long, or there are too many.
-    """
+    Raises ManifestError: a name is too long, or there are too many."""
     found: dict[Disk, None] = {}
     for i, volume in enumerate(volumes):
         for disk in _disks_of(volume):

@@ -1,8 +1,7 @@
 """One pod spec, read whole: everything that pods made from it have in common.
 
 Invariant: the shape that comes out is one that the event schema accepts, so a pod that was read can
-be submitted.
-"""
+be submitted."""
 
 from collections.abc import Iterable
 from typing import Any, Final, get_args
@@ -43,8 +42,7 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
 
     `gangs`: whether pods are of any; where another scheduler chose the node, they are its business.
     `resource_claims`: whoever reads the pods sees to the claims that they name (`core.dra`).
-    `schedulers` only tell who would choose in Kubernetes: what is read is the same.
-    """
+    `schedulers` only tell who would choose in Kubernetes: what is read is the same."""
 
     dialects: DialectConfig = DialectConfig()
     priority_classes: dict[str, Priority] = msgspec.field(
@@ -64,8 +62,7 @@ DEFAULT_CONFIG = ManifestConfig()
 class Template(Struct, frozen=True, kw_only=True):
     """What pods of one spec share; `group` is the gang without its namespace.
 
-    `task` and `queue` are what its annotations name.
-    """
+    `task` and `queue` are what its annotations name."""
 
     shape: Shape
     dialect: str
@@ -99,9 +96,7 @@ def read_template(
 
     `namespace` is the pods'; `priority_class` is the owner's, for a spec without one of its own.
 
-    Raises:
-        ManifestError: anything in the spec that cannot be used.
-    """
+    Raises ManifestError: anything in the spec that cannot be used."""
     spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
     notes_field = f"{meta_field}.annotations"
     unsupported.check_pod_spec(raw_spec, spec_field, resource_claims=config.resource_claims)
@@ -163,9 +158,7 @@ def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> boo
 def priority_of(name: str, field: str, config: ManifestConfig) -> int:
     """The number of a priority class; the empty name is 0.
 
-    Raises:
-        ManifestError: the cluster has no such class.
-    """
+    Raises ManifestError: the cluster has no such class."""
     if name and name not in config.priority_classes:
         known = ", ".join(sorted(config.priority_classes))
         raise ManifestError(
@@ -180,9 +173,7 @@ def priority_of(name: str, field: str, config: ManifestConfig) -> int:
 def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
     """The containers of the spec at `field`, in the order in which they start.
 
-    Raises:
-        ManifestError: a name is malformed or comes twice, or there are too many.
-    """
+    Raises ManifestError: a name is malformed or comes twice, or there are too many."""
     found: dict[str, Container] = {}
     groups = (("initContainers", spec.init_containers), ("containers", spec.containers))
     for kind, group in groups:
@@ -265,8 +256,7 @@ def _controls(spec: kube.PodSpec, asks: Iterable[Ask]) -> Controls:
 
     The node's agent adds to a container's environment, and what it adds wins; so the ledger keeps
     the few variables that are the container's own to say, and nothing else of an environment, for
-    there may be secrets in it. A value too long to be one of them is passed over.
-    """
+    there may be secrets in it. A value too long to be one of them is passed over."""
     asking = {ask.container for ask in asks}
     found: Controls = {}
     for container in (*spec.init_containers, *spec.containers):
@@ -293,8 +283,7 @@ def devices_only(document: dict[str, Any]) -> dict[str, Any]:
     Where kube-scheduler chooses the node and asks our extender, volumes, affinity, taints and
     priority classes are its business, and none of them is a reason for us to refuse a pod. Asks,
     annotations that choose devices, labels, and the amounts that the pod takes of its node are
-    kept.
-    """
+    kept."""
     metadata, spec = document.get("metadata"), document.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         return document

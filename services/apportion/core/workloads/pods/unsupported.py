@@ -1,8 +1,7 @@
 """The one table of fields that would change a decision and that we do not implement.
 
 Ignoring one would place a pod where its author forbade it, so each is refused by name. Invariant:
-an absent or empty field never refuses a pod.
-"""
+an absent or empty field never refuses a pod."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -17,8 +16,7 @@ _NO_EFFECT: tuple[object, ...] = (None, False, "", "none", [], {})
 class Unsupported(NamedTuple):
     """A field (`[]` is every entry of a list), what is wrong with it, and what to do instead.
 
-    Where there are `values`, the others are harmless.
-    """
+    Where there are `values`, the others are harmless."""
 
     path: str
     problem: str = _LATER
@@ -64,9 +62,7 @@ NUMA_POLICY = "volcano.sh/numa-topology-policy"
 def check_pod_spec(spec: dict[str, Any], field: str, *, resource_claims: bool = False) -> None:
     """Refuse a pod spec that uses what we do not implement, `resource_claims` among it or not.
 
-    Raises:
-        ManifestError: names the field as it stands in the document.
-    """
+    Raises ManifestError: names the field as it stands in the document."""
     passed = (RESOURCE_CLAIMS,) if resource_claims else ()
     check(spec, field, tuple(row for row in POD_SPEC if row.path not in passed))
 
@@ -74,9 +70,7 @@ def check_pod_spec(spec: dict[str, Any], field: str, *, resource_claims: bool = 
 def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> None:
     """Refuse a part of a document that uses any field of the table.
 
-    Raises:
-        ManifestError: names the field as it stands in the document.
-    """
+    Raises ManifestError: names the field as it stands in the document."""
     for row in table:
         for found, value in places(part, field, row.path.split(".")):
             if row.values and value not in row.values:
@@ -87,9 +81,7 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
 def check_annotations(annotations: Mapping[str, str], field: str) -> None:
     """Refuse a gang that an annotation makes of pods without one, and a NUMA node for the CPUs.
 
-    Raises:
-        ManifestError: names the annotation.
-    """
+    Raises ManifestError: names the annotation."""
     if MIN_MEMBER in annotations and not annotations.get(GROUP):
         found = within(field, MIN_MEMBER)
         raise ManifestError(found, annotations[MIN_MEMBER], _LATER, _GROUP_FIX)

@@ -2,8 +2,7 @@
 
 Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits, and the rules by which
 Kubernetes matches a claim with a volume. Invariant: what is read here of one object is never half
-of it: a node affinity that cannot be read raises, and is never taken for none.
-"""
+of it: a node affinity that cannot be read raises, and is never taken for none."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -287,9 +286,7 @@ def claim_fact(
 ) -> VolumeClaimObserved:
     """What a pod that mounts the claim has to know of it.
 
-    Raises:
-        ManifestError: the node affinity of a volume cannot be read.
-    """
+    Raises ManifestError: the node affinity of a volume cannot be read."""
     namespace, _, name = key.partition("/")
     fact = VolumeClaimObserved(namespace=namespace, claim=name, state="missing", version=version)
     if claim is None:
@@ -361,9 +358,7 @@ def _capacity(volume: Volume) -> Any:
 def affinity_of(volume: Volume) -> Terms:
     """The nodes from which the volume can be had, by its node affinity; nothing is all of them.
 
-    Raises:
-        ManifestError: it cannot be read.
-    """
+    Raises ManifestError: it cannot be read."""
     required = volume.spec.node_affinity.required if volume.spec.node_affinity else None
     at = "spec.nodeAffinity.required.nodeSelectorTerms"
     return tuple(
@@ -375,8 +370,7 @@ def affinity_of(volume: Volume) -> Terms:
 def terms_of(volume: Volume) -> Terms:
     """The same of a volume that a claim has already, whose labels of a zone count as well.
 
-    A node without any label of a zone or region is not asked for them.
-    """
+    A node without any label of a zone or region is not asked for them."""
     own = affinity_of(volume)
     there = tuple(
         NodeExpression(key=_TOPOLOGY[key], operator="In", values=tuple(sorted(value.split("__"))))
@@ -434,8 +428,7 @@ def merged(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
     """The same nodes in fewer terms; all nodes, where they are too many for one event.
 
     Terms that differ in one list of values of one key are one term with all of them. Where they are
-    too many, the binder finds out where the volume cannot be.
-    """
+    too many, the binder finds out where the volume cannot be."""
     some = list(dict.fromkeys(terms))
     listing = dict.fromkeys(each for term in some for each in term if each.operator == "In")
     values = Counter(each.key for each in listing)

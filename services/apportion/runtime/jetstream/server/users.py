@@ -143,9 +143,8 @@ class Users:
         """One user for each role that has none yet, the ledger's key, and the configuration.
 
         With `agents`, by name, these are the agents, each of the nodes that it has there; without,
-        one agent is of all nodes. With `all_keys` nobody new has a password.
-        Raises UsersFailed, InvalidIdentity.
-        """
+        one agent is of all nodes. With `all_keys` nobody new has a password. Raises UsersFailed,
+        InvalidIdentity."""
         found = self.read()
         for member in found.members:
             if agents and member.name in agents and member.role != "agent":
@@ -179,10 +178,9 @@ class Users:
     def hand_out(self, folder: Path) -> None:
         """Copy what each needs into the folder below `folder` that is called after him.
 
-        That is his seed and, for who appends, the ledger's key, for the folder's group to read;
-        and the configuration into the one called SERVER. So nobody needs to see another's.
-        Raises UsersFailed.
-        """
+        That is his seed and, for who appends, the ledger's key, for the folder's group to read; and
+        the configuration into the one called SERVER. So nobody needs to see another's. Raises
+        UsersFailed."""
         members = {member.name: member for member in self.read().members}
         try:
             for each in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -263,8 +261,7 @@ class Users:
     def reload(self) -> bool:
         """Have the server obey at once: who was revoked is cut off. False where none runs here.
 
-        Raises UsersFailed.
-        """
+        Raises UsersFailed."""
         log = self.folder / LOG
         before = log.stat().st_size if log.exists() else 0
         pid = self._server()

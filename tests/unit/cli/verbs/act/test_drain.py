@@ -203,8 +203,7 @@ def test_how_many_pods_had_their_turn_is_told_of_all_pods(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A gang counts as many as it has, as in the sums at the end; a pipe is told as a terminal is,
-    for whoever reads it may want to stop it.
-    """
+    for whoever reads it may want to stop it."""
     pods = [PodAnswer("default", f"p-{number}", str(number), "placed") for number in range(4)]
     units = [Unit((pods[0],)), Unit(tuple(pods[1:]), "default/g")]
     progress = Progress(units)

@@ -40,8 +40,7 @@ def waits(name: str, why: str, was: str = "n1", *, line: int = 1) -> PlannedPod:
 
 def test_one_reason_of_many_is_said_once(golden: Golden) -> None:
     """As of a gang, whose pods wait for one another; who comes from elsewhere has a row, and so has
-    each that finds a place, for it has its own.
-    """
+    each that finds a place, for it has its own."""
     finds = [PlannedPod("default", f"f-{n}", "fits", "fits", was="n1", node="n2") for n in (0, 1)]
     gang = [waits(f"g-{number}", "gang of 4: no room") for number in range(4)]
     pods = [

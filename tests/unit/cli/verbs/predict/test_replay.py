@@ -150,8 +150,7 @@ def test_nothing_is_no_bar() -> None:
 )  # fmt: skip
 def test_percentages_differ_by_points(before: float, after: float, unit: str, words: str) -> None:
     """From 40 % to 43.2 % is 3.2 points, and 8 percent. It is the difference of what stands beside
-    it: 0.34 and 0.43 differ by 0.09, whatever they were before they were rounded.
-    """
+    it: 0.34 and 0.43 differ by 0.09, whatever they were before they were rounded."""
     assert difference(before, after, unit) == words
 
 

@@ -29,8 +29,7 @@ def shown(name: str, *rows: DiffRow, width: int) -> list[str]:
 
 def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
     """From the beginning on all nodes joined but the one of revision 1; of a later one it is no
-    matter.
-    """
+    matter."""
     said = []
     for begin in (1, 2):
         first, last = (MomentAnswer(each, "2026-01-02T03:04:05Z") for each in (begin, 9))

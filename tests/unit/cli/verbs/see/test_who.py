@@ -74,8 +74,7 @@ def gateway() -> Iterator[str]:
 def test_who_held_the_cards_of_a_node_is_told_card_by_card(gateway: str) -> None:
     """By time or id alone the cards of a node were mixed, in a table or as JSON, and what `top`
     calls them stood nowhere; a card that has left comes last; a share without a limit of cores has
-    none.
-    """
+    none."""
     by_card = [("n1-z", 8), ("n1-b", 7), ("n1-b", 8), ("n1-a", 9), ("n1-0", 6)]
     asked = ["n1", "--gateway", gateway]
     wide = {"COLUMNS": "200"}

@@ -1,7 +1,6 @@
 """Where a pod that runs elsewhere today was not served as there; now it is, or says why not.
 
-The rows are those of the section of differences in docs/compatibility.md.
-"""
+The rows are those of the section of differences in docs/compatibility.md."""
 
 import re
 from typing import Any
@@ -480,8 +479,7 @@ def test_G2_a_runtime_class_is_the_pods_own_business() -> None:
 def test_G3_a_gang_of_another_api_is_a_gang_with_its_api_in_its_name() -> None:
     """By the label or the field; beside the annotation that Volcano reads, the label says no more.
 
-    A pod of two gangs is refused.
-    """
+    A pod of two gangs is refused."""
     document = pod(GPU)
     document["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "job"}
     assert draft(document).group == "default/scheduling.x-k8s.io/job"

@@ -109,9 +109,8 @@ def test_a_quota_names_claims_of_memory_and_large_numbers_are_meant() -> None:
 
 @pytest.mark.parametrize("amount", [20_000_000, "20000000", "20M", "2e7"])
 def test_a_limit_of_a_fleet_is_taken_as_kubernetes_writes_it(amount: object) -> None:
-    """More than any device has, in each form of the same number: 20M is what the API server says
-    of 20000000.
-    """
+    """More than any device has, in each form of the same number: 20M is what the API server says of
+    20000000."""
     of_queue = limit_of(queue(capability={"volcano.sh/vgpu-memory": amount}))
     of_quota = limit_of(quota({"requests.nvidia.com/gpumem": amount}))
     assert isinstance(of_queue, QueueObserved)

@@ -87,8 +87,7 @@ def test_an_annotation_that_is_nearly_ours(key: str, meant: str) -> None:
 @pytest.mark.parametrize("name", ["nvidia.com/gpucores", "cambricon.com/mlu.smlu.vcore"])
 def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
     """They are cut to all of them, as HAMi does; up to that nothing is said, nor of what is no
-    number, which is refused.
-    """
+    number, which is refused."""
     document = pod()
     limits: dict[str, Any] = {"nvidia.com/gpu": 1, "cambricon.com/vmlu": 1}
     document["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -121,8 +120,7 @@ def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
 )
 def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: str) -> None:
     """With the unit, for it may be another than its author thinks; up to that nothing is said, nor
-    of what is refused as no amount, or as more than a device can ever have.
-    """
+    of what is refused as no amount, or as more than a device can ever have."""
     document = pod()
     limits: dict[str, Any] = {"cambricon.com/vmlu": 1} if "cambricon" in name else {}
     document["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
