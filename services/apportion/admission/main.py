@@ -4,8 +4,6 @@ It writes nothing to the ledger, and reads one subject of it: the configuration.
 has read a configuration it judges pods by the newest one that has come, also while the ledger is
 out of reach. A combination of options that could not work is named before anything is started."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from typing import Any, Final

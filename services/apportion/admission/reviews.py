@@ -5,8 +5,6 @@ read is answered with its uid, whatever pod is in it; one that cannot gets an er
 is wrong with it; and nothing is answered before the configuration is known, nor from one that is
 known to be out of date."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import time

@@ -5,8 +5,6 @@ contract suite runs over both. Invariant: `inventory` says the whole truth at th
 call, and `changed` returns whenever it may say something else, so an agent that reports after each
 `changed` never misses a change; it may look once too often."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple, Protocol

@@ -5,8 +5,6 @@ is of this boot of the machine: of an earlier one no container and no command ru
 proves something of a pod, and not that it runs, is kept: a kubelet starts the containers of the
 same pod again after a reboot."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 Invariant: a command gets all of them as one value, or none where nobody is handed anything."""
 
-from __future__ import annotations
-
 import functools
 import shlex
 from pathlib import Path

@@ -8,8 +8,6 @@ returns. Only simulated devices take orders: a real card's health is what the dr
 Invariant: an order changes the device, never the ledger; the fact follows as for any device, from
 the agent's own look at its inventory, or, for a lost node, from a scheduler that hears no beat."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Collection, Iterable

@@ -8,8 +8,6 @@ ledger, so a binder may die anywhere, and a delivery may come any number of time
 cannot read is not acknowledged but given back, and nothing more is taken, so that a binder of a
 newer build finds it there."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """`apportion binder`: the process around `binding`."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from typing import Any

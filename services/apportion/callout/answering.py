@@ -3,8 +3,6 @@
 Invariant: as many are looked at together as the API server is to bear; what comes beyond what can
 wait is not answered, and the server lets these clients try again."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Final

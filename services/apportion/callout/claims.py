@@ -3,8 +3,6 @@
 Invariant: what cannot be read is no request, and nothing of it reaches an answer but the keys that
 the server itself made."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -4,8 +4,6 @@ The key is made from a secret that a chart can make: a template can make random 
 of NATS. So the key is the SHA-256 of the letters. A client that has the secret has the key;
 nats-server has the public half alone."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

@@ -6,8 +6,6 @@ whose tokens are refused costs the API server one review a second. No other host
 does a client of the same host that was let in before, unless its own name is flooded. A token opens
 a limited number of connections, so one that was stolen cannot take those of all agents."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Callable

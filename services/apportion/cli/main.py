@@ -4,8 +4,6 @@ Services are named by text and not imported here, so the layers hold: the comman
 service, and starting a verb costs what that verb needs. Invariant: `apportion --help` imports click
 and nothing else of weight."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -5,8 +5,6 @@ as any placement; a binder binds it; and we answer when the ledger says that it 
 is not. Invariant: an answer without an error means that the ledger has the pod bound on that node;
 asking again for the same is harmless."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable

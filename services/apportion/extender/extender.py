@@ -4,8 +4,6 @@ kube-scheduler chooses the node, by all that it knows; we say where the devices 
 will be. Invariants: `filter` and `prioritize` change nothing; every node that fails has a reason;
 nodes come back in the form in which they came, whole objects or names."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -2,8 +2,6 @@
 
 Invariant: it answers from a fold of the whole ledger, and only once that has caught up."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Older versions write field names in lower case, newer ones in upper; Go reads either, and so do we.
 Invariant: a node's object is passed on as the bytes that came, and only its name is read."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, NamedTuple
 
 import msgspec

@@ -5,8 +5,6 @@ cost no more than one; whoever falls behind the window reads the ledger itself.
 
 Invariant: the window holds the newest events without a gap, bounded in number and in bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections import OrderedDict, deque

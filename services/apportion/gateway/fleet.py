@@ -6,8 +6,6 @@ and its node has changed since.
 
 Invariant: an answer is of one revision, that of the state when it was made."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """`apportion gateway`: the process around the read API."""
 
-from __future__ import annotations
-
 import ssl
 import sys
 from collections.abc import Callable, Mapping

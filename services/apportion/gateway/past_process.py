@@ -7,8 +7,6 @@ standard output once it listens, and logs to standard error. It ends when its st
 input does, which is when the gateway that began it is gone. Invariant: what it costs is its own:
 the gateway waits for an answer, and for nothing else in here."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -6,8 +6,6 @@ by revision: whoever has heard up to a number gets what was heard behind it.
 Invariant: memory is bounded by the nodes and shares that there are: a sample of an unknown node, or
 with more shares than its node has, is passed over; a node that falls silent is forgotten."""
 
-from __future__ import annotations
-
 import msgspec
 
 from apportion.core.explain.fleet_rows import PackedUse

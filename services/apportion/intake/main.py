@@ -1,7 +1,5 @@
 """`apportion intake`: the process around `taking`."""
 
-from __future__ import annotations
-
 import sys
 
 import click

@@ -10,8 +10,6 @@ folds from the newest snapshot that was attested before, so each is proven by th
 Invariant: what is attested is what the ledger folds to; an intake that cannot tell attests nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import zlib

@@ -4,8 +4,6 @@ policy, other limits.
 Invariant: a change is facts of the ledger's own kinds, applied by the fold, so whatever a scheduler
 would make of such facts the course makes of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, get_args

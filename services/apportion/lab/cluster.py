@@ -3,8 +3,6 @@
 Answers are plain rows: lists of dicts, which pandas takes as they are. Invariant: nothing that
 happens here happens anywhere else."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ decides, what it decides is folded, and whoever is evicted leaves. Invariants: n
 anywhere; the state that the copy was made of stays as it was; the same facts give the same course.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Final
 

@@ -4,8 +4,6 @@ The fleet is thought empty, every node ready, every agent heard, every device he
 left. What keeps a pod out even so is what the fleet is, or a limit that somebody set. Invariant:
 "never" is said only of what no end of any pod and no recovery of any device could change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

@@ -3,8 +3,6 @@
 Invariant: what is recorded begins with the state that the ledger itself says, folded from a
 snapshot or from its first event, and never from a guess."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys

@@ -3,8 +3,6 @@
 Invariant: a figure is the integral over the events that were observed, each node and pod looked at
 again only when an event is about it; so two courses that are alike have the same figures."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable
 from typing import Final

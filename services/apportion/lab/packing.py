@@ -5,8 +5,6 @@ trace in an order drawn from the seed, then more drawn from it until `OVERLOAD` 
 are asked for. They arrive one by one; each is placed at once or fails for good, and none departs.
 Invariant: the same nodes, pods, policy and seed give the same decisions on every machine."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from hashlib import sha256

@@ -8,8 +8,6 @@ something else; one that has a place stays there, as submitting it would leave i
 Invariants: the state stays as it was, and nothing is appended; pods are decided in the order of
 their turns, as if the plan were submitted now."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence

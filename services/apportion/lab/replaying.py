@@ -8,8 +8,6 @@ where somebody makes it anew, for as long as it had left. Invariants: nothing is
 appended; without changes the other course is that which happened, as far as decisions follow at
 once."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

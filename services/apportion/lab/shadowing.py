@@ -6,8 +6,6 @@ The state stays that of the cluster: what we would have done is compared and for
 answer is about one decision, with all that the other had placed before. Invariant: what is decided
 for comparison is never applied, and nothing is appended anywhere."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable

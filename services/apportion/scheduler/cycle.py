@@ -13,8 +13,6 @@ node expects that message's revision to be the newest there (`Nats-Expected-Last
 So a batch is taken by the server only if no placement came between what it was decided on and it.
 What is decided together is told with one time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

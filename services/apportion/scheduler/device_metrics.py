@@ -6,8 +6,6 @@ in MiB and no namespace, so that pods of one name are one series; and the schedu
 (`cmd/scheduler/metrics.go`), whose ratios are of a hundred. Invariant: what is told is the state at
 one revision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 

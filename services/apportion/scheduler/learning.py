@@ -5,8 +5,6 @@
 It runs beside the cycle and never holds it up. Invariant: of several schedulers that learn at once
 one is heard; prices count from the revision at which the ledger took them, for everyone."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,5 @@
 """`apportion scheduler`: the process around `cycle`."""
 
-from __future__ import annotations
-
 import gc
 import secrets
 import socket

@@ -9,8 +9,6 @@ heard, as each expects what was told last of the node; time counts only while th
 the server answers it, so neither a process that was stopped nor a server that was away makes agents
 silent; and nothing is told of a node that no agent ever reported."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable

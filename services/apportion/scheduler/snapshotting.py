@@ -4,8 +4,6 @@ Any scheduler may: whoever finds that the newest snapshot is old writes one, and
 once do no harm. Invariant: between two slices the loop runs, so deciding waits for one slice at
 most; a snapshot that cannot be written costs nothing but the next restart's time."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 

@@ -1,7 +1,5 @@
 """`apportion watcher`: the process around `local.watching` and `kubernetes.watching`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ node has for a card (device nodes, the driver's libraries, hooks) is copied into
 runtime that is given our device is not given NVIDIA's. Invariants: a file is there whole or not at
 all, and only while its slot is in use."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -10,8 +10,6 @@ Invariants: an answer never fails, and comes after `PATIENCE_S` at the latest; w
 for certain gives nothing. Whether it was right is found out at `PreStartContainer`, where the
 kubelet names the pod."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping

@@ -11,8 +11,6 @@ its pods. So a pod is over that this very kubelet was seen to run, and names no 
 Invariants: a holder is one pod; where the kubelet's books say otherwise nothing is said. No pod is
 over while a container of it may run, whatever is started anew."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -7,8 +7,6 @@ ledger has what a claim holds under the claim's own name. Invariant: a claim tha
 without an error is in the book of prepared claims, and all that its containers need is there;
 whatever was done before may be done again."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

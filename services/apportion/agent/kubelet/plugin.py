@@ -4,8 +4,6 @@ Where the container runtime knows no CDI, they have it at once (`handing`). Inva
 never fails, for a refusal there ends a pod for good, and does not wait where it decides nothing;
 and a container starts only after `prepare` has said what it gets."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging

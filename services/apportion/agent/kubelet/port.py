@@ -1,7 +1,5 @@
 """What the front door asks of the rest of the agent."""
 
-from __future__ import annotations
-
 from typing import Final, Protocol
 
 from msgspec import Struct

@@ -11,8 +11,6 @@ has been quiet for a while; one of a MIG instance closes the place of that insta
 one of its card. Invariant: every card that answers is listened to, also after the driver was away
 or one card's loss made the event set deaf."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -13,8 +13,6 @@ the maker is known from this book alone. Invariants: an instance is in the book 
 a death in between leaves none that is forgotten; and a book of an earlier boot claims nothing,
 because every instance ends with the boot."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from ctypes import Array, byref, c_uint

@@ -8,8 +8,6 @@ and one that does not return makes that card unhealthy and stops no other (`driv
 the driver lost stays in the inventory, unhealthy, for as long as this process lives; every card
 that answers is listened to."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -13,8 +13,6 @@ event's id is a digest of its content and of the revision that it follows, so wr
 writing it once; what was not answered is asked again with the same bytes; and a refusal by name
 ends the asking, is said aloud, and ends nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -8,8 +8,6 @@ there beside it; an instance that a container of the ledger may be using, or tha
 make, is not destroyed; only the cgroup of one container of a share is ever limited, none that
 others are in as well."""
 
-from __future__ import annotations
-
 import asyncio
 import glob
 import logging

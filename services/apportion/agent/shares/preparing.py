@@ -5,8 +5,6 @@ ledger, so the answer waits a while for it; and long after the pod was answered 
 container is started again. Invariant: a container starts only with what the ledger says that it
 holds, all of which is there by then, and only after SharesAllocated is in the ledger."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

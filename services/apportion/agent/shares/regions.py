@@ -6,8 +6,6 @@ the processes of its earlier life. Invariants: a region that a container may hav
 replaced, only its numbers are, unless the container itself took it away; and nothing that a
 container puts into its folder ends a round, or makes one longer than its bounds."""
 
-from __future__ import annotations
-
 import logging
 import os
 import stat

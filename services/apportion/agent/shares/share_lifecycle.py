@@ -4,8 +4,6 @@ What is the same whoever asks for shares: a kubelet on a node of a cluster, or `
 machine without one. Each has books of its own, which say what pods there are. Invariant: nothing is
 taken back that a pod of these books has."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable

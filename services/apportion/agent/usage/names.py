@@ -6,8 +6,6 @@ vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), for the monitor of volcano-vgpu-devi
 in its units: their ratios are of a hundred. Invariant: a series is of something that is on the node
 now, and there are no more of them than it has shares, cards and programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 

@@ -6,8 +6,6 @@ mounts a file from that container's folder (`pods/UID/containers/NAME/…`) into
 while a program runs, so both are read once for each. Invariant: a container is named only with a
 pod, and both by the same uid."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from pathlib import Path

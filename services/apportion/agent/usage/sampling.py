@@ -6,8 +6,6 @@ write at once. Invariants: a look that fails is left out and said once; neither 
 nor a ledger that takes no records stops the looks; an hour's sums are kept until they are recorded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import zlib

@@ -7,8 +7,6 @@ the node has exactly one use, which is zero where nothing runs and never more th
 what is granted is the ledger's; what a process uses counts for a share of its own pod, or for no
 share; and a region is told a number only in the slot of the process that it is of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple

@@ -7,8 +7,6 @@ its node shows as much. What a pod wrote that was resized since is read from the
 binders, or one that begins anew, write the same amounts. Invariant: no pod is bound to a node that
 shows less than its pods wrote, unless the API server forbids us to say it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

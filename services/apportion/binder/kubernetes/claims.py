@@ -11,8 +11,6 @@ also where Kubernetes' own controller does the same. Invariants: a claim is allo
 live placement says, or not at all; what an earlier placement of the pod left is taken back first;
 of a claim of somebody else, or of a pod that is bound, nothing is changed."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from datetime import datetime

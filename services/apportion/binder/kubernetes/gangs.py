@@ -4,8 +4,6 @@ That is its scheduler's part, and so ours where we take its place. A gang waits 
 any pod, so every gang of an open queue is let in. Invariant: only the phase of a PodGroup that
 waits is changed; one that its controllers changed since it was read is looked at again."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -9,8 +9,6 @@ events give way to bindings; every bound pod that is still there gets its event 
 that the API server keeps failing delays no other; and what waits in memory has a limit: bindings
 beyond it are read from the state again."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

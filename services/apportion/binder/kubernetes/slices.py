@@ -5,8 +5,6 @@ when it starts, or when it misses the node's plugin: so they are watched, and ma
 Invariants: all slices of a pool have one generation, and a change of any of them is a new one; a
 slice of ours that no device stands behind is deleted."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -6,8 +6,6 @@ Invariants: a call that may have been done is looked up before anything is said 
 bound where it was placed, by this attempt, is bound, however often that is asked; as many requests
 are with the API server at once as it answers promptly (`Pace`)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

@@ -3,8 +3,6 @@
 Names come from the gateway, in one question that waits for a second at most. Invariant: whatever
 goes wrong, the shell gets no names and no error."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import TypeVar

@@ -3,8 +3,6 @@
 Invariant: it is the gateway's, folded up to the ledger's end, so a document that was applied a
 moment ago is never missed, and one that every fold refuses is never obeyed."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

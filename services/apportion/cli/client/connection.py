@@ -7,8 +7,6 @@ every verb finds its way; elsewhere APPORTION_NATS_URL and APPORTION_GATEWAY tel
 
 Invariant: what is told wins over what is found, and an address is shown without its password."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shlex

@@ -3,8 +3,6 @@
 Invariant: that a cordon stands is said by all that the ledger holds, never by what the gateway
 happens to have folded: whoever reads it takes the node for closed."""
 
-from __future__ import annotations
-
 import asyncio
 
 from apportion.cli.client.connection import Where

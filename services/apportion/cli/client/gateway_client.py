@@ -3,8 +3,6 @@
 Invariant: an answer is what `core.answers.reads` says, or the verb ends with the gateway's own
 error and fix; an answer has a limit like every other input."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import socket

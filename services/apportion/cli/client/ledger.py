@@ -5,8 +5,6 @@ what the ledger says no to ends the verb with the ledger's own words and the exi
 a connection logs meanwhile is a sentence on standard error, and no form of a service's log: no
 level, no name of a module, no time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import getpass

@@ -2,8 +2,6 @@
 
 Invariant: every form shows the same items in the same order."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

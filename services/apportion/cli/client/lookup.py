@@ -2,8 +2,6 @@
 
 Invariant: a name that means none, or several, ends the verb with those that are near."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any

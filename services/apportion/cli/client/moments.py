@@ -3,8 +3,6 @@
 Invariant: all pages of one answer are of one revision, whatever happens while they are asked for.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Asking the gateway for a plan: for `plan` and `drain`."""
 
-from __future__ import annotations
-
 import msgspec
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

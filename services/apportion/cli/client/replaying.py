@@ -2,8 +2,6 @@
 
 Invariant: whatever is wrong ends the verb with the words and the exit code for it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ A pod's uid is made here, once, and is its identity for ever: the fence says tha
 its subject yet, and the id is the uid's, so however often an append is sent again, the ledger holds
 one incarnation. A gang is declared in the batch of its first pods, never after them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -6,8 +6,6 @@ Or, where that is asked for, until what was placed is also allocated.
 Read straight from the ledger, from the first of the pods on, so nothing that was decided meanwhile
 is missed. Invariant: a pod that is refused and then placed counts as placed."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping

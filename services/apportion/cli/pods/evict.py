@@ -5,8 +5,6 @@ budget's no is the API server's own, in the answer to the request that would evi
 nobody would make again is not ended unasked; of a gang nobody is evicted before the server has said
 for each of its pods that it might be."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ gateway tells by a digest, and only where that differs the ledger is asked what 
 is live is changed or ended by nothing but this comparison's word on it. A workload or gang whose
 live pods have changed is changed whole or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field

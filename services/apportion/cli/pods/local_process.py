@@ -4,8 +4,6 @@ The pod's owner says which process of which machine it is, so that any later `ap
 can tell that it has ended and say so in the ledger. Invariant: nobody is called ended while its
 process lives, or anything that is seen of what it started."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterable, Iterator

@@ -2,8 +2,6 @@
 
 Invariant: what cannot be used is named, one problem each, and the rest is used."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence

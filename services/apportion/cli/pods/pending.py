@@ -7,8 +7,6 @@ refused at first; then these are to go, and when they have gone it is placed.
 Invariants: what is said is true now, or it names causes alone. Nobody is called refused while room
 is made for it, as long as there is time; and what is waited for is said once."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -4,8 +4,6 @@ What is moved together (a gang) is a `Unit`. Invariant: a unit ends and begins a
 batch, fenced by what the ledger says last of each of its pods; so whatever happens to us none of it
 is lost, and none runs twice or comes back that somebody else has ended."""
 
-from __future__ import annotations
-
 from uuid import uuid4
 
 import msgspec

@@ -1,7 +1,5 @@
 """Why a pod is where it is, or nowhere, as tables: for `why` and `plan`."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Reports as tables, and the sentences about them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import chain
 

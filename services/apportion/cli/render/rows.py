@@ -5,8 +5,6 @@ devices of a thousand nodes. Invariants: text of a cell is shown as it is: no ma
 obeyed, and no control character reaches the screen. No cell is cut, however narrow the terminal is,
 and no column is left out but those that its table names for that."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Iterator

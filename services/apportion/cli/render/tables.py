@@ -1,7 +1,5 @@
 """Answers as tables: one function for each list of `apportion get`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

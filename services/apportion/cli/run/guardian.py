@@ -5,8 +5,6 @@ somebody deletes its pod, as a kubelet does. Invariant: the end is written once 
 command is seen to run any more, however it ended; where that cannot be written for an hour, the
 next `apportion run` on this machine does it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select

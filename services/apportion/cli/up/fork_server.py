@@ -11,8 +11,6 @@ which cannot be told to end, and with it its children.
 hears of it. A service counts as living until the fork server says how it ended, or has ended
 itself: a fork dies with its fork server, which outlives `up` only until its last fork ends."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

@@ -4,8 +4,6 @@ The same services as in production, each a process of its own, over an embedded 
 ledger is kept between runs. What they import takes longest by far, so this module, which lets the
 fork server begin with that, imports little itself; `standalone` does the work."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

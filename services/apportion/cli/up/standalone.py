@@ -2,8 +2,6 @@
 
 Invariant: however it ends, it leaves no process behind."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -5,8 +5,6 @@ itself to the sentinel as it begins, before it becomes the service, so there is 
 killing us would leave a process behind. Invariant: after `stop` nothing that was started here is
 running."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import http.client

@@ -7,8 +7,6 @@ Invariants: the same node name and text make the same devices with the same ids 
 in every run; every model makes a `Device` that the ledger's schema takes, in each of its `modes`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tomllib

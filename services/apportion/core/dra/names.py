@@ -3,8 +3,6 @@
 Invariant: a device, and a share of it, has one name for whoever publishes, allocates or prepares
 it, made of nothing but what the ledger has."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from typing import Final

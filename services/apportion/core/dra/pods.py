@@ -3,8 +3,6 @@
 A claim of a template is made by Kubernetes once the pod is there, and the pod's status says its
 name then. Invariant: a pod asks either for nothing yet, or for all that its claims say."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Annotated, NamedTuple

@@ -5,8 +5,6 @@ A request of our class is a number of devices with an amount of memory and cores
 else a claim says that would change a decision is refused by its name, never passed over; two
 allocations of one placement are the same, so it can be seen whether it was written."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ every place, which count its memory slices down (`sharedCounters`). Every device
 our scheduler that hands them out, and where kube-scheduler minds taints it leaves them alone.
 Invariant: the same devices make the same slices, but for their generation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 

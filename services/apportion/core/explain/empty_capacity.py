@@ -5,8 +5,6 @@ whatever ends there. Advice must not point at that one. Where all are, the neare
 lacks the least of what it has in all. Invariant: a node could hold a pod only if it fits there with
 nothing on it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest

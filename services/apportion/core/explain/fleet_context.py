@@ -9,8 +9,6 @@ A gang is refused by the first of its pods that finds no place, after the others
 refusal counts nodes as held that are as empty as they look. Invariant: a node is called the gang's
 own only if it would take such a pod now, and all pods of the gang are alike."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple

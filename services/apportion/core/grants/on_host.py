@@ -4,8 +4,6 @@ Nothing can be mounted for it and no card be hidden from it: paths are those of 
 library comes by `LD_PRELOAD`, and CUDA is told which cards it may see. Invariant: HAMi-core counts
 cards as CUDA does, so that every limit of memory is that of its own card."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -4,8 +4,6 @@ Invariants: a role comes of the account alone, the nodes of an agent of its pod'
 the name is that of the pod, so that no replica speaks as another. What is asked for beyond is
 refused with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 

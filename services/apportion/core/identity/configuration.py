@@ -5,8 +5,6 @@
 Invariant: what a user may do stands in the table and nowhere else; a password or the seed of a key
 is never part of a configuration, only the name of the variable that has it, or the public key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Final

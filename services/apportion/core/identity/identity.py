@@ -4,8 +4,6 @@ The name is the user in the URL of the ledger, and by it one identity is told fr
 inbox is `_INBOX_<name>`, its consumers are `<name>-<number>`. Invariant: a name is one token of a
 subject in which no wildcard stands, and no two identities have a consumer or an inbox in common."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from hashlib import sha256

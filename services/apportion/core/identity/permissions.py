@@ -2,8 +2,6 @@
 
 Invariant: the same identities give the same permissions, in the same order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 

@@ -13,8 +13,6 @@ what one sends astray reaches no other.
 Invariants: an event has one writer, as the catalogue says; nobody who is `answering`, and so may
 send to whatever a request names as its reply, can send a request to himself."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 import msgspec

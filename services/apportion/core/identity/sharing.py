@@ -18,8 +18,6 @@ Invariants: between two accounts passes what the table of roles says, and nothin
 hands an answer on to a service of another account only where that is taken under a subject without
 a wildcard; so none is, but what all in the account may send to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Final
 

@@ -9,8 +9,6 @@ The server lets an agent ask on its own node's subject alone, so that subject is
 Invariant: what is asked of the server is built here from what was asked of the intake, word by
 word, and never passed on; a consumer delivers to an agent, and only what its node may see."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 

@@ -4,8 +4,6 @@ Invariants: a cookie is set for a known token alone; nobody acts who is not know
 his name as the login told it, whatever the request says; what was done, and what was refused,
 stands in the log."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from uuid import uuid4
 

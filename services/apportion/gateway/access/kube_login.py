@@ -5,8 +5,6 @@ The resources are not there, and nobody has to make them: RBAC is about names. T
 server is asked, not trusted with silence: without an answer nobody is let in; a token that is meant
 for somebody else is nobody's here."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -3,8 +3,6 @@
 Invariant: a gateway that others reach than those on its own machine has a login, or somebody has
 said `--open`."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager

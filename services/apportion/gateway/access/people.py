@@ -3,8 +3,6 @@
 Invariants: whoever cannot be asked about is not let in, and is told why; what is remembered of a
 person is forgotten within `KEPT_S`, and nothing of a token is kept but its digest."""
 
-from __future__ import annotations
-
 import logging
 import time
 import tomllib

@@ -4,8 +4,6 @@ The one place where that is decided: answers of now and of the past are decoded 
 here, and redacted. Invariant: an endpoint that does not declare tenants as its audience is not
 shown to them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor

@@ -2,8 +2,6 @@
 
 Invariant: whatever goes wrong, the answer is an `ErrorAnswer` that names field, value and fix."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -6,8 +6,6 @@ Invariants: an answer is of one revision and names it; while the fold is not up 
 answer but 503 with the reason; every error is an `ErrorAnswer`; one request never holds up the fold
 for longer than one page takes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

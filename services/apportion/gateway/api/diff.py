@@ -6,8 +6,6 @@ that made just that of it otherwise, as the index saw when it was folded; of a p
 whose place end one another, the newest of both: that by which it came to where it is, or ended. Of
 a node that joined it is the oldest, by which it came, whatever its agent said since."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Annotated, NamedTuple

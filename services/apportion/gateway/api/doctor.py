@@ -3,8 +3,6 @@
 Invariant: it answers also while the gateway folds, or cannot: that is when people ask. Many who ask
 at once cost as much as one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

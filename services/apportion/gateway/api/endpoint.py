@@ -4,8 +4,6 @@ The router, the gate, the refusal of an unknown path, the OpenAPI document and t
 are all made from these declarations. Invariant: what an endpoint does not say about its audience is
 the narrowest, so a forgotten line hides an answer and never shows one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable
 from enum import Enum

@@ -4,8 +4,6 @@ Invariants: a page is bounded, goes on where the one before ended, and is of the
 one that it names; the bins of the timeline cover its span without a gap, and their number is
 bounded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated

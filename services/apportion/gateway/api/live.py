@@ -4,8 +4,6 @@ Each event has its revision as its id, so a client that comes back with `Last-Ev
 where it was. Invariant: a client gets every event behind its start, in order and once; a client
 that does not read is dropped, and never slows the fold or another client."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

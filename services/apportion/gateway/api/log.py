@@ -3,8 +3,6 @@
 Invariant: a page costs what it reads, and that is bounded: where a filter lets little through, the
 page ends early and says where to go on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What the gateway measures of itself: made once per process, whatever its body goes through."""
 
-from __future__ import annotations
-
 from apportion.runtime.process.metrics import Metrics
 
 

@@ -3,8 +3,6 @@
 Invariant: a moment that cannot be is refused with field, value and fix, whatever is wrong with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 

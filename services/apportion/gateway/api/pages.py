@@ -4,8 +4,6 @@ A page goes on behind the last item of the one before, by an order that new even
 what was added or removed meanwhile behind that place shows, and nothing is shown twice. Invariant:
 no page holds more than its limit, but for the devices of the last node."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator

@@ -6,8 +6,6 @@ soon as the gateway is ready; it ends with the gateway, also with one that is ki
 standard input ends then; one that died is begun anew. Invariant: no more than `LOOKS_MAX` questions
 are under way; one more is refused with the reason, and never queued."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

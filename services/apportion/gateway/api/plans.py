@@ -4,8 +4,6 @@ The fork has the whole state at once and copies nothing, so the fold waits for t
 Invariants: nothing is appended; each is made within its time; whoever hangs up, or does not read,
 ends the plan that was made for it. How many are made at a time is the gateway's: `AT_ONCE`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib

@@ -4,8 +4,6 @@ A struct declares each parameter once: its type, its bounds, its default and wha
 are read by it, and the reference of the API is made from it. Invariant: a parameter that no struct
 declares is an error, so a typing mistake never widens an answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar

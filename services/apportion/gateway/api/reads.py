@@ -2,8 +2,6 @@
 
 Invariant: an answer is made of one state in one piece, and names its revision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Protocol
 

@@ -5,8 +5,6 @@ holds a state of its own: the gateway asks for no more than `AT_ONCE` at a time.
 read for each, so that whoever mends it need start nothing anew; only cost needs it. Invariant: one
 that takes longer than `SECONDS` is given up, before the gateway gives up on it."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Annotated

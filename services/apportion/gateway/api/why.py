@@ -5,8 +5,6 @@ shares. A state forgets an eviction once the pod is gone, and keeps no breach. I
 said of a pod that has ended is what was said of it just before its end; an answer about a moment
 has only events at or before that moment, and what is read for it is bounded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

@@ -6,8 +6,6 @@ with a tag of its content, so that a browser asks again and is answered in a wor
 Invariant: nothing outside `static/` is ever answered, and every answer carries the policy that
 keeps a page from loading, running or asking anything that is not this gateway's own."""
 
-from __future__ import annotations
-
 import mimetypes
 from collections.abc import Iterable
 from hashlib import sha256

@@ -3,8 +3,6 @@
 Cells are as fine as a few thousand of them allow, whatever the length of the ledger. Invariant:
 every event is counted in exactly one cell, and cells follow one another in revisions."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Invariants: records come in revision order without a gap, or not at all; what is read of an archive
 has proved itself; nothing waits for the whole of a file where a part of it is asked for."""
 
-from __future__ import annotations
-
 import asyncio
 import bisect
 from collections.abc import Callable, Sequence

@@ -9,8 +9,6 @@ again from the ledger.
 Invariant: what is committed is of exactly the events up to `revision`; a process that dies takes
 what came after with it, and reads it again."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path

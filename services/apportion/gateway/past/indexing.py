@@ -3,8 +3,6 @@
 See `runtime.ledger.reader.Fold`. Invariant: a checkpoint and what is committed of the index are of
 the same revision, so that a process that begins anew goes on where both are."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Invariant: what is asked of the index is answered from all that the ledger held when the question
 came, or refused; the states of past moments need no index and are there before it is."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -5,8 +5,6 @@ schedulers or the empty state before the first revision: whatever leaves least t
 `at(r)` is what folding everything up to `r` gives; no more than a few states are held at once, and
 no more than a few are folded at once."""
 
-from __future__ import annotations
-
 import asyncio
 import bisect
 import copy

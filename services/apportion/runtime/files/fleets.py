@@ -3,8 +3,6 @@
 Invariant: a fleet is read whole or not at all; all that is wrong is named at once, each by file,
 line, field, value and fix, and no node name comes twice."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

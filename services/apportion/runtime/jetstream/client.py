@@ -5,8 +5,6 @@ lost or the server forbids a subject. Invariants: no message shows a password, a
 nothing is sent while disconnected, so what cannot be sent is unavailable, and only what was sent
 can be unknown."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -10,8 +10,6 @@ delivers to somebody is not taken from him; a setting that we asked for and that
 otherwise is named; one that is gone is nobody's drift, for its reader makes another; a reader that
 says no formats is taken for one that knows no more than every build does."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence

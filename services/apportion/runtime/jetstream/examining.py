@@ -3,8 +3,6 @@
 It reads, and changes nothing. Invariant: what this user may not ask, or nobody answers, is left out
 and is no error; only a server that does not answer for the stream itself is."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection, Mapping
 from datetime import datetime

@@ -12,8 +12,6 @@ A consumer lives on any one of the servers, also on one that came back a moment 
 newest records until it has them from the others. Such a consumer delivers late, never wrongly; but
 what it says is pending is counted in its own store, so it proves nothing about the end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

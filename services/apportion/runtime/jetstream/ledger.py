@@ -20,8 +20,6 @@ What nats-server 2.15.1 was seen to do, and what follows from it:
   and nothing is stored; the reason is in the reply to its first message, so we ask once more with
   a reply there."""
 
-from __future__ import annotations
-
 import base64
 import hmac
 import itertools

@@ -4,8 +4,6 @@ Some of that needs private members of the library. tests/unit/runtime/test_priva
 them, each with its reason, and the version that they were seen in. Invariant: a message arrives as
 it would by the library's own way."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

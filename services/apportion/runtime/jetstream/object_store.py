@@ -3,8 +3,6 @@
 What is written is found only once it is whole: the pieces come first, the entry that names them
 last. Invariant: what `get` returns is what was put, by its length and its SHA-256, or an error."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from collections.abc import Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ nobody looks in vain for why an id is taken. Before anything goes, bootstrap kee
 which the rest begins, and the configuration in force, where no service can write. Invariant: what
 is dropped is in the archive, and every service can begin with what is left."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime, timedelta
 from pathlib import Path

@@ -3,8 +3,6 @@
 Invariant: a receipt goes on from the one before on the same ledger, or none is made; its state is
 folded from the records alone, from where the one before left off."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 

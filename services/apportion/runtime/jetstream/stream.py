@@ -4,8 +4,6 @@ Invariant: no service appends to or folds a stream from which events could be de
 rolled up, aged out or stored in part. Its beginning, once it is in an archive, may be dropped: by
 the bootstrap user, who can neither read nor write an event, and by `retention` alone."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from datetime import datetime

@@ -3,8 +3,6 @@
 Such an agent has no right at the server's API (`core.intake.sight`). Invariant: each request to
 that API goes to an intake, and everything else to the server, as from any other client."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Final
 

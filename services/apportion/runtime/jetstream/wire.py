@@ -3,8 +3,6 @@
 Invariant: a request that was handed to the connection ends in a reply or in a LedgerError, and an
 error that leaves the outcome open is LostReply, never LedgerUnavailable."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 

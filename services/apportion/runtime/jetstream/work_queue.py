@@ -5,8 +5,6 @@ longer than the acknowledgement time, has its records handed to another. It is a
 nats-server 2.15.1 writes acknowledgements to disk a little later, so after it was killed it hands
 out again what was acknowledged just before."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import contextlib

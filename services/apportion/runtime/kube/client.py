@@ -5,8 +5,6 @@ reads, and cost more than the API server's own answer. Invariants: a request end
 in `KubeUnavailable`, within its time; an answer has a limit in bytes; a token is read anew when it
 is renewed, and is never part of a message."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

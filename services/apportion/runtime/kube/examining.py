@@ -4,8 +4,6 @@ It reads, and asks the API server what the user may do (SelfSubjectAccessReview)
 nothing. Invariant: where the cluster has not what DRA is built on here, the service does not start,
 and says which version or feature gate it would take."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Final, NamedTuple
 

@@ -11,8 +11,6 @@ never hurries.
 Which kinds the API server serves is asked in one place, for all watches. Invariant: what was known
 holds until the server answers otherwise; before its first answer every kind counts as served."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

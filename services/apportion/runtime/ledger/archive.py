@@ -9,8 +9,6 @@ moved is found, and the last line tells that nothing is missing at the end. A pa
 text stands as `base64` instead. Invariant: a file under the wanted name is whole; what is being
 written has another name until then."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator

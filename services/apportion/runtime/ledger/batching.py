@@ -9,8 +9,6 @@ drafts handed in as a group stay all or none; the queue is bounded, so a slow le
 writers down instead of filling the memory; whatever carries the ledger, the same drafts are
 refused, with the same words."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ there" is expected only by a writer that has folded everything that was trimmed,
 that is missing, and a record that the server names only by one that has folded it, so a fence never
 lets pass what its writer has not seen."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 

@@ -14,8 +14,6 @@ is done by the others.
 member is its last word, and not older than `SILENT_S`; a life that was not heard again since
 another one of its name came is over, so a process that was killed and restarted is one."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Times without a zone are in UTC, as every time that Apportion shows. Invariant: parsing needs no
 clock and no ledger: it is given what time it is, and says a revision or a time."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Every service codes against this module and none against a client library, so th
 ledger are stated once. Invariant: an append is all or nothing; a record is delivered once, in
 revision order, and a hole is reported, never passed over."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 

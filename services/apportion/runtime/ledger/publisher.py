@@ -4,8 +4,6 @@ Invariants: nothing is appended that a reader would refuse; an event's id is its
 drawn at random, so whoever writes the same fact again writes it once; and that makes trying again
 safe, so a ledger that is away or full delays a writer and does not end it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable
 

@@ -7,8 +7,6 @@ halts this one: nothing at or above that revision is folded, the process stays a
 and says what to do; once an operator sets something aside it begins anew. Invariant: no event ends
 a service, and an event is folded once, whole, or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

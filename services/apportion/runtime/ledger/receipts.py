@@ -12,8 +12,6 @@ counts as proven was read record by record from a segment's first revision to it
 root that was signed. Where a segment has its fingerprints, the first record that is not what it was
 is named; where they are gone, the segment is."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import re

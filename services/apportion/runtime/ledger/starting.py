@@ -4,8 +4,6 @@ between extender and schedulers of pods whose node is chosen elsewhere.
 What is so stands in the ledger: that the pod exists, where it is placed, that it has ended.
 Invariant: either side reads what the other one writes, and nothing larger than a few names."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal
 
 import msgspec

@@ -3,8 +3,6 @@
 Invariant: wall-clock time is always aware, in UTC and in microseconds; durations are measured on
 the monotonic clock, never between two wall-clock times."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

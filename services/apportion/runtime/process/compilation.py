@@ -4,8 +4,6 @@ In a checkout a source may be newer than what was compiled from it, after a pull
 a wheel brought belongs together, and has the times at which it was unpacked, in whatever order.
 Invariant: no service runs a module that is older than its source."""
 
-from __future__ import annotations
-
 import sysconfig
 from pathlib import Path
 

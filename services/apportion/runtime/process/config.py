@@ -3,8 +3,6 @@
 An option wins over its environment variable. Invariant: a wrong setting is named by key, value and
 fix before anything is started, and a password is never part of a message."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -6,8 +6,6 @@ who finds the caches cold when it goes on; as it is, events gather meanwhile and
 Invariants: nobody gets more or less of the processor than before; what an operator has set stays.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

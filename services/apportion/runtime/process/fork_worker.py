@@ -5,8 +5,6 @@ lowest priority, sends what it has to say through a pipe, and ends. Invariants: 
 changes this process; it ends with it, or once its time is over; it holds none of its connections.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

@@ -2,8 +2,6 @@
 
 Invariant: an id with its starting time names one process of this boot, and no other."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

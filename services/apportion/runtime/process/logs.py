@@ -5,8 +5,6 @@ Invariants: every text that leaves here has the passwords of URLs blanked out; a
 an event does, whatever is in a name, a reason or an error, and those of a traceback are indented.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

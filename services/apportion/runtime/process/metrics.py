@@ -4,8 +4,6 @@ The only module that knows the metrics library. Invariant: a name means the same
 and a label has few values: a code, a type or an outcome. Only what is looked up at every scrape may
 name a pod or a device, for it leaves nothing behind."""
 
-from __future__ import annotations
-
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar

@@ -4,8 +4,6 @@ The files are looked at before every connection, so a renewed certificate needs 
 Invariants: a server is always checked, against the CA that was named or else the system's; a file
 that cannot be used is named with its setting, and changes nothing of what was used before."""
 
-from __future__ import annotations
-
 import logging
 import os
 import ssl

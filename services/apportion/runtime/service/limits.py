@@ -3,8 +3,6 @@
 Invariant: what one client asks for leaves room for the others, whatever it asks; who is refused is
 told why and when to come again, and nobody is queued but for long work, by turns."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import time

@@ -6,8 +6,6 @@ token file no client of another machine reads metrics, and the file is read for 
 Secret that comes later, or changes, counts at once; whatever a component sends, it gets JSON with a
 status that says whose fault it was, and the process goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import ipaddress

@@ -5,8 +5,6 @@ every two seconds. Invariants: connections made after a change get the new certi
 to the new CA of clients, those before keep theirs; a file that cannot be used changes nothing of
 what is served; a key is never written to a disk."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -4,8 +4,6 @@ Every service opens the ledger in the same way and leaves it in the same way: wh
 appended or given up, then the connection is closed. Invariant: outside of a session a service holds
 nothing of the ledger, so beginning anew begins with nothing."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial

@@ -8,8 +8,6 @@ a wrong setting to the one that finds none, and says once what is wrong; that no
 nothing, for others say that the ledger is away; nor is it ready from the first append that was not
 taken until one is answered again, or nobody tries more."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Final, Protocol

@@ -5,8 +5,6 @@ told of their end before this one was: so the API server is asked before one is 
 Invariant: no pod is taken back of which the server does not say, after it was let go, that it runs.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

@@ -7,8 +7,6 @@ watcher that lags writes nothing. Invariant: nothing differs, nothing is written
 overtaken is not written: its object is compared again upon what the other wrote, or left alone
 where that is final."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

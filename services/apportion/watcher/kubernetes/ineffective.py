@@ -3,8 +3,6 @@
 One Kubernetes event for each object, and for each change of what has no effect. Invariants: what
 waits to be told has a limit, and an event that the API server refuses is not tried again."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterable

@@ -2,8 +2,6 @@
 
 Invariant: after a list what is here is what the list had."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar

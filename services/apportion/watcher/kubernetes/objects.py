@@ -4,8 +4,6 @@ Only what changes a decision is decoded; a pod is read as a manifest once, when 
 Invariant: whatever an object holds, reading it ends in a record; what cannot be understood is in
 the record as a problem."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping

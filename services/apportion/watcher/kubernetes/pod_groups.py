@@ -2,8 +2,6 @@
 
 Invariant: a list of one API says nothing of the gangs of the others."""
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial

@@ -4,8 +4,6 @@ A pod that names claims can be read only with them, so it is kept until it is in
 read again whenever a claim of it changes. Invariant: a claim belongs to one pod, the one in the
 ledger before one that is not; who else names it is told so until that pod has gone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

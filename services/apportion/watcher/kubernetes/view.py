@@ -4,8 +4,6 @@ Whatever changes is marked, and only what is marked is looked at again, so that 
 same in a cluster of any size. Invariant: a pod is held for gone only when the server said so: by a
 deletion, by a list that began after the pod was in the ledger, or when asked for that very pod."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import defaultdict

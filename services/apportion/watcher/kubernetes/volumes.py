@@ -4,8 +4,6 @@ A change of a volume or a class may concern any claim of that class, so those ar
 are compared and not one by one. Invariant: the ledger is told of claims that a pod of the ledger
 mounts, or one that others placed, and of no others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

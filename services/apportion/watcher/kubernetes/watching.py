@@ -4,8 +4,6 @@ Invariants: a comparison is made only upon a fold that has passed all that the l
 change was taken, so a binding is never seen before its placement; and pods leave before gangs are
 declared, and gangs before their pods come, each upon the state that the one before made."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

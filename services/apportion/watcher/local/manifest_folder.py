@@ -6,8 +6,6 @@ never taken for a shorter one; what a bad file or document held before stays wan
 is mended or removed; one bad file hides no other. Under another configuration a manifest may mean
 another pod, so all are read anew when it changes."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib

@@ -5,8 +5,6 @@ manifest changed is another pod: the old one is gone and the next incarnation is
 the kubelet's static pods. So is one that is evicted: nobody else would let it go, and as long as
 its manifest is there it waits for another place. Invariant: nothing differs, nothing is written."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ nothing is written twice for want of having read it; and nothing that is folded 
 is newer than the look at it, so what another watcher wrote upon a later look is never taken back.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from uuid import NAMESPACE_OID, uuid5

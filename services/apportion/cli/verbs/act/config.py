@@ -1,7 +1,5 @@
 """`apportion config`: the one document that every service obeys."""
 
-from __future__ import annotations
-
 import click
 import msgspec
 

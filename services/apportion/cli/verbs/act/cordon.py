@@ -1,7 +1,5 @@
 """`apportion cordon` and `uncordon`: a device or a node off offer, and on again; see `cordons`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import click

@@ -1,7 +1,5 @@
 """`apportion delete`: pods end, and what they held is free."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """`apportion policy`: how nodes and devices are preferred, from one revision on."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Final, get_args
 

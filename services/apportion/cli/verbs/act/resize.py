@@ -3,8 +3,6 @@
 The wish goes into the ledger, and the scheduler's answer is waited for there. Invariant: what is
 said in the end is what the ledger says of this wish, and not of another one."""
 
-from __future__ import annotations
-
 import asyncio
 
 import click

@@ -1,7 +1,5 @@
 """`apportion simulate`: let a simulated device fail and recover, or a whole node be lost."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """`apportion submit`: manifests or a trace become pods of the ledger."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import sys

@@ -4,8 +4,6 @@ Invariants: what `trim` drops was read in the archive a moment before, and what 
 to begin is kept; see `runtime.jetstream.retention`. No reader halts unasked at what `enable` and
 `set-aside` write: what would is said first, and only `--force` goes on."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence

@@ -4,8 +4,6 @@ Placements go onto pods as annotations in the write that binds them, so the clus
 copy. Invariants: a ledger that has pods is not lost, and nothing is written to it; each pod is
 taken once, also beside a watcher that does the same, for both write the same event."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Any

@@ -5,8 +5,6 @@ those who run the ledger; it needs to read the ledger and nothing else. Invarian
 to standard output with --json is a whole document, so it can be piped to where nobody rewrites it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import sys

@@ -2,8 +2,6 @@
 
 Invariant: exit code 0 means that every message of the range was read and every check held."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections import deque

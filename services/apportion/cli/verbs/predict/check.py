@@ -1,7 +1,5 @@
 """`apportion check`: what manifests would mean here, without a cluster."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Iterator

@@ -2,8 +2,6 @@
 
 The gateway works it out and appends nothing; this verb sends the wish and shows the answer."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args

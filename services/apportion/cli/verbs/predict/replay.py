@@ -1,7 +1,5 @@
 """`apportion replay`: a span of the ledger decided anew, side by side with what happened."""
 
-from __future__ import annotations
-
 import io
 import math
 import os

@@ -1,7 +1,5 @@
 """`apportion shadow`: what another scheduler placed, decided anew beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """`apportion diff`: what changed between two moments, by which event, and who did it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """`apportion doctor`: what is wrong with an installation, and what to do about each of it."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`apportion get`: what there is, as of one revision, or as it changes."""
 
-from __future__ import annotations
-
 import signal
 from functools import partial
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """`apportion history`: the whole story of a pod, a node or a device, one line for each fact."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import datetime
 from typing import Any

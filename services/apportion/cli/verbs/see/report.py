@@ -4,8 +4,6 @@ The gateway is asked where there is one. What it does not have (somebody's own p
 or does not print (CSV) is made here from the ledger itself and its archives. Invariant: what is
 asked is checked before the ledger is read; long reading shows how far it is."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`apportion who`: who holds a device or what of a node, who held it, and by which decision."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime

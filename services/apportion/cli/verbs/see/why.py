@@ -1,7 +1,5 @@
 """`apportion why`: where a pod is and what decided it, or what every node lacks for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import click

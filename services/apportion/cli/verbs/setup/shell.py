@@ -2,8 +2,6 @@
 
 Invariant: a manual page says what `--help` says, so neither is ever behind the other."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 from collections.abc import Iterator

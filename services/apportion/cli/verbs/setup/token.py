@@ -1,7 +1,5 @@
 """`apportion token`: a token for a gateway without a cluster, and the row that lets it in."""
 
-from __future__ import annotations
-
 import secrets
 from hashlib import sha256
 

@@ -3,8 +3,6 @@
 That is the server of this machine's `up`, or of docker-compose.yml. Invariant: the server of `up`
 obeys by the time that the verb ends, where it runs here; whoever was revoked is cut off."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from pathlib import Path

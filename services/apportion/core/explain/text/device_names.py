@@ -3,8 +3,6 @@
 Invariant: every verb and every answer takes the same names, so what a table shows of an id can be
 given to any of them; and a name that several devices have is never taken for one of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final

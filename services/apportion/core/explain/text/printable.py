@@ -5,8 +5,6 @@ nobody wrote, an escape or C1 code moves the cursor, a bidirectional mark turns 
 Invariant: what is returned is printable but for the characters that the caller keeps, and says
 which characters there were."""
 
-from __future__ import annotations
-
 import json
 import re
 

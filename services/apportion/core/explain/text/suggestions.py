@@ -2,8 +2,6 @@
 
 Invariant: only names that are there are offered, so that the one that is copied works."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from apportion.core.explain.text.event_text import listed

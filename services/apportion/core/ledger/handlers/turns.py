@@ -6,8 +6,6 @@ and not allocated yet, the one that was placed first is bound first, and another
 get exactly the same. It follows from the ledger alone: nobody takes a lock, and whoever leaves the
 ledger, has failed, or whose agent is silent, is in nobody's way."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from msgspec import structs

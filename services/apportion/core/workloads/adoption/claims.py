@@ -10,8 +10,6 @@ A pod of ours without devices has a claim as well, to its CPU and memory: so it 
 one of higher priority, whichever scheduler bound it. Invariant: any other claim is of a pod that
 asks for devices."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple

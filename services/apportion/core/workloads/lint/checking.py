@@ -4,8 +4,6 @@ Wider than what is submitted: of workloads that a controller makes pods of, the 
 as a pod, or as the job that it makes. Invariant: a document that makes pods is taken or refused, or
 said to be of a kind that is not known here, and what of a taken one has no effect is named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 

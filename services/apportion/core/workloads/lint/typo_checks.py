@@ -14,8 +14,6 @@ nothing is said: a newer API may have it. Of what reading the pod refuses nothin
 pod that names no scheduler, or one whose pods are ours, nothing is said; plain manifests stay
 plain."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple

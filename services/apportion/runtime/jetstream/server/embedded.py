@@ -5,8 +5,6 @@ inherits the lock of the data directory, so it holds even if we are killed); pas
 once, kept in a file that only its owner reads, and never logged; a server that says nothing on its
 monitoring port is no error: whoever asked knows less."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
