@@ -102,8 +102,10 @@ def test_the_keyboard_stays_on_what_moves(browser: Browser, base: str, cluster: 
             assert cluster.run("cordon", "h100-1", "--reason", "dust").returncode == 0
             expect(page.locator("#matches-list")).to_contain_text("h100-1 card 7")
             expect(card).to_be_focused()
+            # The panel asks once more after the list has changed, and draws its receipts again.
+            expect(page.locator("#panel .mini li").first).to_contain_text("cordoned by")
             receipt = page.locator("#panel .rev").first
-            told = receipt.evaluate(HOLD)  # at once: the story of the cordon may be on its way
+            told = receipt.evaluate(HOLD)
             assert cluster.run("uncordon", "h100-1").returncode == 0
             expect(receipt).not_to_have_text(told)
             expect(page.locator("#panel .rev:focus")).to_have_text(told)
