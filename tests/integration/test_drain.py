@@ -242,6 +242,19 @@ def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -
     up.json("delete", *pods(up))
 
 
+def until_it_waits(pid: int) -> None:
+    """Wait until the process has read what the server sent it: for half a second it only waits."""
+    looks = 0
+
+    def waits() -> bool:
+        nonlocal looks
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        looks = looks + 1 if state == "S" else 0
+        return looks > 25
+
+    wait_until(waits, "the verb to wait")
+
+
 def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None:
     """Of two that were moved one takes the place of a pod that somebody ends meanwhile."""
     high, low = (WHOLE.replace("PRIORITY", priority) for priority in ("9", "0"))
@@ -260,6 +273,7 @@ def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None
             up.json("delete", leaving)
             wait_until(lambda: having(up, "node") & moved, "one to be placed")
             wait_until(lambda: having(up, "room_on"), "room for the other to be made")
+            until_it_waits(draining.pid)
             draining.send_signal(signal.SIGINT)
             said, _ = draining.communicate(timeout=30)
     finally:

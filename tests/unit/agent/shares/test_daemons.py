@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +21,7 @@ from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Device, Share
 from tests.support.nvidia.driver import FakeDriver, fake_driver
 from tests.support.nvidia.probe import holding, probe
+from tests.support.polling import WAIT_S
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a mount of its own needs root")
 
@@ -65,6 +67,16 @@ def compute_mode() -> int:
 def process_of(folder: Path, card: str) -> int:
     """The daemon's."""
     return int((folder / card / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, and wait until the process has ended, which a busy machine does later."""
+    ended = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([ended], [], [], WAIT_S)[0]
+    finally:
+        os.close(ended)
 
 
 def variables(folder: Path, card: Device, memory_mib: int, cores: int) -> dict[str, str]:
@@ -130,7 +142,7 @@ async def test_a_daemon_that_died_is_started_again(
     """Where somebody needs it; it has its limit again."""
     await daemons.ensure(card.id, 4_000)
     assert await daemons.keep({card.id: 4_000}) == {}
-    os.kill(process_of(folder, card.id), signal.SIGKILL)
+    kill(process_of(folder, card.id))
     assert await daemons.keep({card.id: 4_000}) == {card.id: True}
     assert await daemons.keep({card.id: 4_000}) == {}
     said = probe(driver, "alloc:5000", **variables(folder, card, 5_000, 50))
