@@ -38,7 +38,10 @@ def changed_since(base: str) -> set[str]:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    left = git("merge-base", "HEAD", base)
+    try:
+        left = git("merge-base", "HEAD", base)
+    except subprocess.CalledProcessError:
+        sys.exit(f"there is no {base} to compare with: name another, as in BASE=origin/main")
     listed = git("diff", "--name-only", "--no-renames", left)
     untracked = git("ls-files", "--others", "--exclude-standard")
     return set(f"{listed}\n{untracked}".split())
