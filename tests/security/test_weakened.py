@@ -10,7 +10,7 @@ from tests.security.weakened import GUARDS
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_every_guard_can_be_taken_out(name: str) -> None:
-    """What it replaces is where it looks for it."""
+    """The function that it replaces still exists under that name."""
     with GUARDS[name]():
         pass
 

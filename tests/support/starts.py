@@ -133,8 +133,8 @@ def _forkable(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 def _order(order: bytes, files: Sequence[int]) -> int:
     """Have a process forked, and return its ID.
 
-    A test that runs out of time may leave while it waits: the next one reads that answer first, and
-    ends the process, which has no test."""
+    A test that times out never reads its answer. The next order skips that answer and kills the
+    process that was forked for it."""
     with _lock:
         if not _orders:
             _start()
