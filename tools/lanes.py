@@ -113,13 +113,7 @@ def commands(lane: Lane) -> Iterator[Sequence[str]]:
         yield [str(BUILD)]
         yield [str(BUILD), "--helm"]
     if lane is INTERPRETED:
-        yield [
-            sys.executable,
-            "-m",
-            "tests.support.interpreted",
-            *PYTEST[3:],
-            *lane.paths,
-        ]
+        yield [sys.executable, "-m", "tests.support.interpreted", *PYTEST[3:], *lane.paths]
         return
     if lane is SELDOM:
         yield [*PYTEST, "-m", "nightly", "-o", f"cache_dir=.pytest_cache/{lane.name}", *lane.paths]

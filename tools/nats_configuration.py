@@ -12,12 +12,7 @@ from pathlib import Path
 
 from click import echo
 
-from apportion.core.identity.configuration import (
-    WITH_CALLOUT,
-    WITH_PASSWORDS,
-    User,
-    configuration,
-)
+from apportion.core.identity.configuration import WITH_CALLOUT, WITH_PASSWORDS, User, configuration
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS: dict[Path, tuple[User, ...]] = {

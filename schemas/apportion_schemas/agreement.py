@@ -8,14 +8,7 @@ from msgspec import Meta
 
 from apportion_schemas.catalogue import event
 from apportion_schemas.placement import Share
-from apportion_schemas.quantities import (
-    CONTAINERS_MAX,
-    COUNT_MAX,
-    Name,
-    Natural,
-    Payload,
-    Text,
-)
+from apportion_schemas.quantities import CONTAINERS_MAX, COUNT_MAX, Name, Natural, Payload, Text
 from apportion_schemas.workload import PodSubmitted
 
 DifferenceKind = Literal["gone", "annotation", "conflict", "missed"]

@@ -18,14 +18,7 @@ from apportion_schemas.quantities import (
     Priority,
     Text,
 )
-from apportion_schemas.workload import (
-    Disk,
-    HostPort,
-    LabelExpression,
-    Names,
-    PodTerms,
-    Term,
-)
+from apportion_schemas.workload import Disk, HostPort, LabelExpression, Names, PodTerms, Term
 
 
 class Taint(Payload, frozen=True):

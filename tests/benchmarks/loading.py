@@ -117,11 +117,7 @@ def pace(urls: Urls, pods: int, per_s: float) -> Seen:
     async def run() -> Seen:
         load = _Load(urls)
         drafts = submissions(pods)
-        async with (
-            load as writer,
-            GroupCommit(writer) as commit,
-            asyncio.TaskGroup() as under_way,
-        ):
+        async with load as writer, GroupCommit(writer) as commit, asyncio.TaskGroup() as under_way:
             loop = asyncio.get_running_loop()
 
             def submit(draft: Draft) -> None:

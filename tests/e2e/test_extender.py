@@ -117,9 +117,7 @@ async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_p
         kube_node("n1", labels={"zone": "a"}),
         kube_node("n2", labels={"zone": "b"}),
         kube_node(
-            "n3",
-            labels={"far": "yes"},
-            taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}],
+            "n3", labels={"far": "yes"}, taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}]
         ),
     )
     url = await system(world, *nodes)

@@ -114,10 +114,7 @@ from tests.support.pods import ask, cards, gang, member, pod, shape, share
 from tests.support.processes import ServiceProcess
 
 FLEET = "2xA100-40GB:mig+4xH100-80GB"
-CARDS = (
-    "GPU-b9a928f1-69e7-f0e0-c2d9-5add693ef600",
-    "GPU-721568b1-e872-2daa-6141-5901d298cc6f",
-)
+CARDS = ("GPU-b9a928f1-69e7-f0e0-c2d9-5add693ef600", "GPU-721568b1-e872-2daa-6141-5901d298cc6f")
 """Of the simulated node-1 with two A100-80GB."""
 AGENT = ("agent", "--simulate", "2xA100-80GB", "--node", "node-1")
 HTTP = HostPort(port=80)

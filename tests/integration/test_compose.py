@@ -21,11 +21,7 @@ from tools import release
 from tools.bill import bill
 
 skip_unless_here()
-pytestmark = [
-    pytest.mark.containers,
-    pytest.mark.slow,
-    pytest.mark.timeout(1500),
-]
+pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PROJECT = "apportion-test"
 SAMPLE_PODS = 26

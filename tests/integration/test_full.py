@@ -121,10 +121,7 @@ async def test_a_full_stream_stops_placing_and_goes_on_with_more_room(tmp_path: 
     """The reason with its fix on /readyz and in the log, a metric, and `ledger resize` mends it."""
     async with (
         running_bus(tmp_path / "nats", max_bytes=ROOM_BYTES) as bus,
-        services(bus) as (
-            scheduler,
-            binder,
-        ),
+        services(bus) as (scheduler, binder),
     ):
         taken = await submit(await bus.connect("watcher"))
         assert len(taken) > 20

@@ -70,7 +70,4 @@ def test_a_wrong_output_is_found() -> None:
     assert checker.check_output("a  b\n...\nz\n", "a b\n1\n2\nz\n", FLAGS)
     assert not checker.check_output("a  b\n...\nz\n", "a c\n1\nz\n", FLAGS)
     page = "```console\n$ x 1\nout\n$ y\n```\n```sh\n$ z\n```"
-    assert list(commands(page)) == [
-        ("x 1", "out\n"),
-        ("y", ""),
-    ]
+    assert list(commands(page)) == [("x 1", "out\n"), ("y", "")]

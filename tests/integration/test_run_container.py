@@ -37,10 +37,7 @@ class Workstation(NamedTuple):
 
     def container(self, *words: str) -> list[str]:
         """A command line that runs this in a container with the driver and nothing else."""
-        given = {
-            "APPORTION_FAKE_NVIDIA": str(self.driver.path),
-            "LD_LIBRARY_PATH": str(built()),
-        }
+        given = {"APPORTION_FAKE_NVIDIA": str(self.driver.path), "LD_LIBRARY_PATH": str(built())}
         options = [f"--volume={path}:{path}" for path in (self.driver.path, built())]
         options += [f"--env={name}={value}" for name, value in given.items()]
         return ["--network=none", "--pull=never", *options, BASE, *words]
@@ -117,10 +114,7 @@ def test_who_deletes_the_pod_ends_the_container(workstation: Workstation) -> Non
     # The first process of a container ignores what it has no handler for.
     script = f"exec 3<&0; trap 'exit 9' TERM; {probe} hold <&3 & wait"
     with Command(
-        up,
-        *words,
-        *workstation.container("bash", "-c", script),
-        environment=podman.environment(),
+        up, *words, *workstation.container("bash", "-c", script), environment=podman.environment()
     ) as command:
         command.said("holding")
         (pod,) = pods(up)

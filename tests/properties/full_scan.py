@@ -24,11 +24,7 @@ from apportion.core.placement.feasibility.nodes import discouraged, matches
 from apportion.core.placement.index.packed import POINTS
 from apportion_schemas import Ask, MigInstance, RefusalCode, Shape, Share
 
-WHAT_IT_IS = (
-    RefusalCode.NO_SUCH_DEVICE,
-    RefusalCode.MODE_MISMATCH,
-    RefusalCode.TYPE_MISMATCH,
-)
+WHAT_IT_IS = (RefusalCode.NO_SUCH_DEVICE, RefusalCode.MODE_MISMATCH, RefusalCode.TYPE_MISMATCH)
 
 
 class Choice(NamedTuple):

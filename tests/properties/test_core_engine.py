@@ -7,13 +7,7 @@ from apportion.core.placement.engine import DecisionEvent
 from apportion_schemas import NodeReported, PodPlaced, PodRefused, PodSubmitted, PricesLearnt
 from apportion_schemas.quantities import Payload
 from tests.properties.core_fleets import reports
-from tests.properties.core_histories import (
-    Step,
-    histories,
-    prices,
-    submissions,
-    trying,
-)
+from tests.properties.core_histories import Step, histories, prices, submissions, trying
 from tests.properties.core_playing import certain, fall_silent, follow
 from tests.support.deciding import decided
 from tests.support.ledger_of import Ledger, placed

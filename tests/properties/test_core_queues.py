@@ -11,13 +11,7 @@ from hypothesis import given
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.limits.limits import Queues
 from apportion_schemas import PodGroupObserved, QueueObserved
-from tests.properties.core_histories import (
-    QUEUES,
-    Decide,
-    Step,
-    queued_histories,
-    trying,
-)
+from tests.properties.core_histories import QUEUES, Decide, Step, queued_histories, trying
 from tests.properties.core_playing import certain, changes, fall_silent, follow
 from tests.support.ledger_of import Ledger
 

@@ -5,14 +5,7 @@ from hypothesis import strategies as st
 
 from apportion_schemas import NodeReported, PlacementVoided, PodGone, PodSubmitted
 from tests.properties.core_fleets import reports
-from tests.properties.core_histories import (
-    Decide,
-    Effect,
-    Step,
-    picks,
-    submissions,
-    trying,
-)
+from tests.properties.core_histories import Decide, Effect, Step, picks, submissions, trying
 from tests.properties.core_playing import follow
 from tests.support.ledger_of import Ledger
 

@@ -96,10 +96,7 @@ def test_workers_that_must_be_near_a_leader(fleet_of: list[tuple[str, int]], wor
 @SETTINGS
 @given(nodes, st.integers(1, 6), st.integers(1, 6), st.booleans())
 def test_two_sets_that_must_each_be_together(
-    fleet_of: list[tuple[str, int]],
-    first: int,
-    second: int,
-    mixed: bool,
+    fleet_of: list[tuple[str, int]], first: int, second: int, mixed: bool
 ) -> None:
     """The sets find a rack each, or share one, if any choice of racks holds both."""
     pods = [member_of(f"a{n}", "a", "a", 1) for n in range(first)]

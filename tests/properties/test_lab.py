@@ -97,9 +97,7 @@ def agree(planned: PlannedPod, pod: PodState | None) -> None:
 
 @trying(60)
 @given(
-    crowded_histories(),
-    st.lists(submissions(), min_size=1, max_size=6),
-    st.sampled_from(POLICIES),
+    crowded_histories(), st.lists(submissions(), min_size=1, max_size=6), st.sampled_from(POLICIES)
 )
 def test_what_was_planned_then_happens(
     steps: list[Step], wanted: list[PodSubmitted], policy: str

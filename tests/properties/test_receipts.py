@@ -134,9 +134,7 @@ def first_difference(records: Sequence[Record]) -> int:
 
 
 @given(
-    kind=st.sampled_from(KINDS),
-    at=st.integers(0, len(RECORDS) - 1),
-    seed=st.integers(0, 1 << 32),
+    kind=st.sampled_from(KINDS), at=st.integers(0, len(RECORDS) - 1), seed=st.integers(0, 1 << 32)
 )
 def test_the_first_record_that_differs_is_named(
     signed: Signed, bare: Signed, kind: str, at: int, seed: int

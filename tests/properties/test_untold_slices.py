@@ -27,8 +27,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=16), st.booleans())
 def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
-    steps: list[tuple[str, str, Any]],
-    late: bool,
+    steps: list[tuple[str, str, Any]], late: bool
 ) -> None:
     """Nor one that is told. The node may report its cards after half of the steps (`late`)."""
     cluster, numbers = Cluster(), count()

@@ -241,9 +241,7 @@ async def test_the_agent_of_one_node_works_restarts_and_begins_on_a_trimmed_ledg
         await intake.kill()
 
 
-async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(
-    tmp_path: Path,
-) -> None:
+async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(tmp_path: Path) -> None:
     """Under the rules of an earlier build an intake takes events, and the agent reads by itself."""
     with GUARDS[PERMISSIONS]():
         earlier = attacked(tmp_path / "nats", of_earlier_build)

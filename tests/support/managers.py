@@ -88,10 +88,7 @@ def running_manager(
         command = [*own, *command]
     log = folder / "manager.log"
     with running(command, log) as process:
-        wait_until(
-            lambda: process.poll() is not None or _listens(port),
-            f"the webhooks of {name}",
-        )
+        wait_until(lambda: process.poll() is not None or _listens(port), f"the webhooks of {name}")
         assert process.poll() is None, log.read_text()[-3000:]
         try:
             plane.kubectl("apply", "-f", "-", stdin=json.dumps(hooks))

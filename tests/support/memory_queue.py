@@ -28,12 +28,7 @@ class MemoryQueue:
     """The server's side of one durable queue."""
 
     def __init__(
-        self,
-        server: MemoryServer,
-        subjects: list[str],
-        *,
-        ack_wait_s: float,
-        max_in_flight: int,
+        self, server: MemoryServer, subjects: list[str], *, ack_wait_s: float, max_in_flight: int
     ) -> None:
         self.subjects = subjects
         self.ack_wait_s = ack_wait_s

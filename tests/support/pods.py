@@ -34,10 +34,7 @@ def shape(
 ) -> Shape:
     """The asks and constraints of a pod."""
     return Shape(
-        asks=asks,
-        devices=devices or DeviceConstraints(),
-        node=node or NodeConstraints(),
-        **fields,
+        asks=asks, devices=devices or DeviceConstraints(), node=node or NodeConstraints(), **fields
     )
 
 

@@ -91,10 +91,7 @@ FIELDS: Final = {
         message string
     """,
 }
-_QUANTITY = {
-    "anyOf": [{"type": "integer"}, {"type": "string"}],
-    "x-kubernetes-int-or-string": True,
-}
+_QUANTITY = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
 _INT = {"type": "integer", "format": "int32"}
 _ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _STRING = {"type": "string"}

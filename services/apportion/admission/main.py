@@ -14,10 +14,7 @@ from apportion.admission.reviews import LIMITS, Reviews
 from apportion.core.ledger.state import State
 from apportion.core.workloads.schedulers import OURS
 from apportion.runtime.jetstream import client as jetstream
-from apportion.runtime.jetstream.following import (
-    ConfigurationLedger,
-    configuration_rules,
-)
+from apportion.runtime.jetstream.following import ConfigurationLedger, configuration_rules
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
 from apportion.runtime.service.lifecycle import Service, run_service

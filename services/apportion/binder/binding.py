@@ -110,13 +110,7 @@ class Binding:
     """Binds what it is handed, one task per delivery, so a slow bind holds up no other."""
 
     def __init__(
-        self,
-        state: State,
-        target: Target,
-        publisher: Publisher,
-        *,
-        clock: Clock,
-        metrics: Metrics,
+        self, state: State, target: Target, publisher: Publisher, *, clock: Clock, metrics: Metrics
     ) -> None:
         self._clock = clock
         self._state = state

@@ -29,8 +29,7 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
 
 
 @click.command(
-    name="binder",
-    epilog="Example:  apportion binder --nats nats://binder:secret@localhost:4222",
+    name="binder", epilog="Example:  apportion binder --nats nats://binder:secret@localhost:4222"
 )
 @kubernetes_options
 @click.option(
@@ -110,11 +109,7 @@ async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool
 
 
 async def _bind(
-    service: Service,
-    session: Session,
-    cluster: StateFold,
-    reader: Reader[Change],
-    target: Target,
+    service: Service, session: Session, cluster: StateFold, reader: Reader[Change], target: Target
 ) -> None:
     publisher = Publisher("binder", service.clock, session.append)
     binding = Binding(

@@ -21,14 +21,7 @@ from apportion.core.workloads.dialects.borrowing import joined
 from apportion.core.workloads.dialects.dialect import SLOT
 from apportion.core.workloads.dialects.listing import claimed, count_names, families_of
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
-from apportion.core.workloads.document import (
-    ManifestError,
-    cleaned,
-    entries,
-    part,
-    typed,
-    within,
-)
+from apportion.core.workloads.document import ManifestError, cleaned, entries, part, typed, within
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.pods.template import ManifestConfig, containers_of, devices_only
 from apportion.core.workloads.reading import read_document

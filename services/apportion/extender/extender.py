@@ -21,12 +21,7 @@ from apportion.core.workloads.pods.template import devices_only
 from apportion.core.workloads.reading import read_document
 from apportion.core.workloads.schedulers import Chooser, scheduler_names
 from apportion.extender.binding import ExtenderBinding
-from apportion.extender.wire import (
-    BindingArgs,
-    FilterArgs,
-    decode_binding,
-    decode_filter,
-)
+from apportion.extender.wire import BindingArgs, FilterArgs, decode_binding, decode_filter
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.limits import Limits
 from apportion.runtime.service.own_machine import answering, read_body

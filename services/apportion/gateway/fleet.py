@@ -113,9 +113,7 @@ GRANTED: Final = Family(
     ("namespace", "model"),
 )
 GRANTED_MEMORY: Final = Family(
-    "apportion_fleet_granted_memory_bytes",
-    "Device memory that pods hold.",
-    ("namespace", "model"),
+    "apportion_fleet_granted_memory_bytes", "Device memory that pods hold.", ("namespace", "model")
 )
 WAITING: Final = Family(
     "apportion_fleet_waiting_pods", "Pods that wait for a place.", ("namespace",)

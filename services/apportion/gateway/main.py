@@ -42,13 +42,7 @@ from apportion.runtime.ledger.port import NotPermitted
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
-from apportion.runtime.service.http import (
-    Handle,
-    HttpServer,
-    address_of,
-    listening,
-    refused,
-)
+from apportion.runtime.service.http import Handle, HttpServer, address_of, listening, refused
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.limits import Turns
 from apportion.runtime.service.options import service_options, stop_with
@@ -87,8 +81,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
 
 
 @click.command(
-    name="gateway",
-    epilog="Example:  apportion gateway --nats nats://gateway:secret@localhost:4222",
+    name="gateway", epilog="Example:  apportion gateway --nats nats://gateway:secret@localhost:4222"
 )
 @click.option(
     "--listen",
@@ -231,11 +224,7 @@ class _Life:
                 observe(change)
 
         self.reader = Reader(
-            ledger,
-            feed,
-            metrics=service.metrics,
-            on_change=observed,
-            after=feed.state.revision,
+            ledger, feed, metrics=service.metrics, on_change=observed, after=feed.state.revision
         )
         self.tls: ssl.SSLContext | None = None
         if places.files is not None:

@@ -17,8 +17,7 @@ from apportion.runtime.service.session import open_session
 
 
 @click.command(
-    name="intake",
-    epilog="Example:  apportion intake --nats nats://intake:secret@localhost:4222",
+    name="intake", epilog="Example:  apportion intake --nats nats://intake:secret@localhost:4222"
 )
 @service_options
 def command(*, config: ServiceConfig) -> None:

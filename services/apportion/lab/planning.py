@@ -30,12 +30,7 @@ from apportion.core.answers.plans import (
 )
 from apportion.core.answers.reads import WhyRefused
 from apportion.core.configuration import manifest_config
-from apportion.core.explain.causes import (
-    refusal_causes,
-    refused_answer,
-    spared_words,
-    waits_for,
-)
+from apportion.core.explain.causes import refusal_causes, refused_answer, spared_words, waits_for
 from apportion.core.explain.fleet_context import Explained, Explainer
 from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.limit_holders import never_within

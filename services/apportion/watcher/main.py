@@ -112,11 +112,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
     reading = PodReading(schedulers, frozenset(given["writers"]), dra=given["dra"])
     every_s = given["compare_every_s"]
     sys.exit(
-        run_service(
-            "watcher",
-            lambda service: kube_body(service, kube, reading, every_s),
-            config,
-        )
+        run_service("watcher", lambda service: kube_body(service, kube, reading, every_s), config)
     )
 
 
@@ -144,10 +140,7 @@ async def body(service: Service, source: Source) -> None:
 
 
 async def kube_body(
-    service: Service,
-    kube: KubeChoice,
-    reading: PodReading,
-    compare_every_s: float,
+    service: Service, kube: KubeChoice, reading: PodReading, compare_every_s: float
 ) -> None:
     """One life of the watcher of a cluster, until cancelled."""
     from apportion.runtime.kube.examining import require_dra  # noqa: PLC0415 - see KubeChoice
@@ -159,18 +152,12 @@ async def kube_body(
         cluster = StateFold(await session.restored())
         publisher = Publisher("watcher", service.clock, session.append)
         watching = kubernetes_watching(
-            api,
-            cluster.state,
-            publisher,
-            session.append,
-            **reading._asdict(),
-            clock=service.clock,
+            api, cluster.state, publisher, session.append, **reading._asdict(), clock=service.clock
         )
         reader = session.reader(service, cluster, watching.observe, writes="watcher")
         service.ready_when(watching.not_ready)
         watching.measure(service.metrics)
         service.loop(
-            "watch",
-            lambda: watching.run(reader, session.ledger, compare_every_s=compare_every_s),
+            "watch", lambda: watching.run(reader, session.ledger, compare_every_s=compare_every_s)
         )
         await reader.run()

@@ -10,10 +10,7 @@ import pytest
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import connect
-from apportion.runtime.jetstream.following import (
-    ConfigurationLedger,
-    configuration_rules,
-)
+from apportion.runtime.jetstream.following import ConfigurationLedger, configuration_rules
 from apportion.runtime.jetstream.object_store import BadObject, Bucket
 from apportion.runtime.jetstream.snapshots import (
     BEGINNING,

@@ -135,10 +135,7 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
     for api in API_OF_BOOTSTRAP:
         assert await _may_send(ledger, api) == (role == "bootstrap"), api
     reads = role not in NO_READERS
-    for api in (
-        f"STREAM.MSG.GET.{STREAM}",
-        f"CONSUMER.CREATE.{STREAM}.{role}-0",
-    ):
+    for api in (f"STREAM.MSG.GET.{STREAM}", f"CONSUMER.CREATE.{STREAM}.{role}-0"):
         assert await _may_send(ledger, f"$JS.API.{api}") == reads, api
     snapshots = reads and role != "auditor"
     assert await _may_send(ledger, f"{STORE_API}.DIRECT.GET.OBJ_{BUCKET}") == snapshots

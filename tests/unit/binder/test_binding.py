@@ -6,15 +6,7 @@ import json
 import pytest
 from msgspec import structs
 
-from apportion.binder.binding import (
-    BACK_OFF,
-    TRIES_MAX,
-    TURN,
-    Binding,
-    Bound,
-    Failed,
-    Outcome,
-)
+from apportion.binder.binding import BACK_OFF, TRIES_MAX, TURN, Binding, Bound, Failed, Outcome
 from apportion.core.ledger.handlers.turns import AT_ALLOCATE, handing_out
 from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import NodeState, Phase, PodState, State

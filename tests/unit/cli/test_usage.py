@@ -9,10 +9,7 @@ from apportion.cli.exits import UNREACHABLE, USAGE
 from apportion.cli.main import root
 from tests.support.golden import Golden
 
-NOWHERE = {
-    "APPORTION_GATEWAY": "http://127.0.0.1:1",
-    "APPORTION_NATS_URL": "nats://127.0.0.1:1",
-}
+NOWHERE = {"APPORTION_GATEWAY": "http://127.0.0.1:1", "APPORTION_NATS_URL": "nats://127.0.0.1:1"}
 
 
 WRONG = [

@@ -36,9 +36,7 @@ def at(hour: int, minute: int = 0) -> str:
     return f"2026-01-0{1 + hour // 24}T{hour % 24:02}:{minute:02}:00.000000Z"
 
 
-async def ledger_of(
-    *events: tuple[str, str, Payload, int],
-) -> tuple[StateFold, MemoryLedger]:
+async def ledger_of(*events: tuple[str, str, Payload, int]) -> tuple[StateFold, MemoryLedger]:
     """A ledger of these: who appends it, when, what, and of which cause; and its state."""
     server, fold = MemoryServer(), StateFold()
     for number, (role, time, said, cause) in enumerate(events, 1):

@@ -78,8 +78,7 @@ def test_a_queue_of_a_gang_is_doubtful_too() -> None:
     ids=["cards", "memory", "CPU"],
 )
 def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
-    golden: Golden,
-    capability: dict[str, int],
+    golden: Golden, capability: dict[str, int]
 ) -> None:
     """The queue is named with what it allows in all; what could be held is not counted off."""
     ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="ml", capability=capability))

@@ -16,12 +16,7 @@ from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
-from apportion.scheduler.cycle import (
-    REFUSALS_MAX,
-    Cycle,
-    DecisionMetrics,
-    DecisionsRefused,
-)
+from apportion.scheduler.cycle import REFUSALS_MAX, Cycle, DecisionMetrics, DecisionsRefused
 from apportion_schemas import Event, PolicyChanged, encode, subject_of
 from apportion_schemas.catalogue import BY_PAYLOAD
 from apportion_schemas.quantities import Payload

@@ -185,11 +185,7 @@ def test_an_event_that_no_stream_would_take() -> None:
 def test_a_refusal_may_be_for_a_reason_that_this_build_does_not_know() -> None:
     """It is kept, and written as it was read; what cannot be a reason is none."""
     data = {"pod": "p", "namespace": "d", "name": "p", "reasons": {"VolumeNotBound": 3}, "nodes": 3}
-    refused = {
-        **json.loads(encode(GONE)),
-        "type": "apportion.dev/PodRefused",
-        "data": data,
-    }
+    refused = {**json.loads(encode(GONE)), "type": "apportion.dev/PodRefused", "data": data}
     subject = subject_of(PodRefused(pod="p", namespace="d", name="p", reasons={}, nodes=0))
     event = decode(json.dumps(refused).encode(), subject=subject)
     assert json.loads(encode(event))["data"]["reasons"] == {"VolumeNotBound": 3}

@@ -35,14 +35,7 @@ from apportion.agent.shares.preparing import PATIENCE_S
 from apportion.agent.shares.regions import Breach
 from apportion.agent.shares.share_lifecycle import ShareLifecycle
 from apportion.core.configuration import manifest_config
-from apportion.core.dra.names import (
-    DRIVER,
-    SHARED,
-    card,
-    container_of,
-    device_of,
-    share_id,
-)
+from apportion.core.dra.names import DRIVER, SHARED, card, container_of, device_of, share_id
 from apportion.core.ledger.allocatable import names_of, of_devices
 from apportion.core.workloads.dialects.listing import count_names
 from apportion.runtime.files.atomic import write_whole

@@ -468,10 +468,7 @@ class Agent:
                 pod=claim.pod, node=claim.node, attempt=claim.attempt, devices=claim.devices
             )
         appended = await node.publisher.publish(
-            data,
-            event_id=identity,
-            basis=self._reader.revision,
-            cause=claim.bound_revision,
+            data, event_id=identity, basis=self._reader.revision, cause=claim.bound_revision
         )
         taken = appended.already_there or appended.revision is not None
         outcome = "failed" if trouble else "allocated"
@@ -530,10 +527,7 @@ def news(view: NodeView, now: NodeReported) -> list[Payload]:
         return [now]
     return [
         DeviceHealthChanged(
-            node=now.node,
-            device=device.id,
-            healthy=device.healthy,
-            reason=device.health_reason,
+            node=now.node, device=device.id, healthy=device.healthy, reason=device.health_reason
         )
         for device, before in zip(now.devices, said.devices, strict=True)
         if device != before

@@ -257,9 +257,7 @@ class Limit(NamedTuple):
 
 
 def limits_of(
-    claims: Iterable[Claim],
-    cgroups: Mapping[tuple[str, str], str],
-    devices: Mapping[str, Device],
+    claims: Iterable[Claim], cgroups: Mapping[tuple[str, str], str], devices: Mapping[str, Device]
 ) -> Iterator[Limit]:
     """Those of containers that HAMi-core holds; `cgroups` are by pod and container."""
     for claim in claims:

@@ -57,8 +57,7 @@ def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
 
 
 def wrong_pids(
-    readings: Mapping[Container, Mapping[str, Reading]],
-    pids: Mapping[Container, Mapping[int, int]],
+    readings: Mapping[Container, Mapping[str, Reading]], pids: Mapping[Container, Mapping[int, int]]
 ) -> dict[Container, Mapping[int, int]]:
     """Those `pids` whose region has another id on the node for one of its processes."""
     return {

@@ -229,11 +229,7 @@ class KubernetesTarget:
             status = {"conditions": [condition]}
             await self._patch_status(evicted.namespace, evicted.name, evicted.pod, status)
             body = _encode(
-                {
-                    "apiVersion": "v1",
-                    "kind": "DeleteOptions",
-                    "preconditions": {"uid": evicted.pod},
-                }
+                {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": evicted.pod}}
             )
             answer = await self._api.request("DELETE", path, body=body, timeout_s=TRY_TIMEOUT_S)
             if not answer.ok and answer.status not in (NOT_FOUND, CONFLICT):

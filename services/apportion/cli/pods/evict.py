@@ -54,9 +54,7 @@ class Evicting:
             "deleteOptions": options,
         }
         answer = await self._api.request(
-            "POST",
-            f"{pod_path(pod.namespace, pod.name)}/eviction",
-            body=msgspec.json.encode(body),
+            "POST", f"{pod_path(pod.namespace, pod.name)}/eviction", body=msgspec.json.encode(body)
         )
         if answer.status == HTTP_LATER:
             raise Blocked(answer.refusal().message or "a disruption budget does not allow it now")

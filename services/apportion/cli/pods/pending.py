@@ -114,10 +114,7 @@ def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def causes(
-    awaited: Awaited,
-    pods: Iterable[str],
-    shapes: Mapping[str, Shape],
-    never: Collection[str] = (),
+    awaited: Awaited, pods: Iterable[str], shapes: Mapping[str, Shape], never: Collection[str] = ()
 ) -> dict[str, int]:
     """How many of these pods, by uid, wait for what, the most first; `shapes` are by uid, and
     `never` has those that can never fit.

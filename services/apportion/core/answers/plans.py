@@ -5,13 +5,7 @@ over a copy of the state; nothing of it is in the ledger."""
 
 from typing import Literal
 
-from apportion.core.answers.reads import (
-    Answer,
-    ErrorAnswer,
-    FailedDevice,
-    WhyPlaced,
-    WhyRefused,
-)
+from apportion.core.answers.reads import Answer, ErrorAnswer, FailedDevice, WhyPlaced, WhyRefused
 from apportion.core.answers.visibility import Everyone, Made, Names, Namespace, OrNone, People
 from apportion_schemas import PodEvicted
 

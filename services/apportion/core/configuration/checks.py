@@ -16,11 +16,7 @@ from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion_schemas import Configuration
-from apportion_schemas.configuration import (
-    MigGeometries,
-    NodeConfiguration,
-    NvidiaConfiguration,
-)
+from apportion_schemas.configuration import MigGeometries, NodeConfiguration, NvidiaConfiguration
 
 WEIGHABLE = ("binpack", "spread")
 """Policies that look at how full a node is, resource by resource."""

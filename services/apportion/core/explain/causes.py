@@ -183,11 +183,7 @@ def causes_say_all(explained: Explained) -> bool:
 
 
 def refused_answer(
-    state: State,
-    pod: PodState,
-    explained: Explained,
-    room: Room,
-    unbelieved: tuple[str, ...] = (),
+    state: State, pod: PodState, explained: Explained, room: Room, unbelieved: tuple[str, ...] = ()
 ) -> WhyRefused:
     """A refusal as the read API shows it: every cause, and of cordons whose they are, the nearest
     misses, and the nodes whose agents are not believed."""

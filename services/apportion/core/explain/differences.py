@@ -15,11 +15,7 @@ from msgspec import structs
 from apportion.core.answers.past import READY, Side
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.health import failure
-from apportion.core.explain.text.event_text import (
-    limit_name,
-    policy_words,
-    quota_name,
-)
+from apportion.core.explain.text.event_text import limit_name, policy_words, quota_name
 from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.words import of_resource
 from apportion.core.ledger.state import NodeState, State

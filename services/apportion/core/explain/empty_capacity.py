@@ -32,14 +32,7 @@ from apportion.core.placement.feasibility.occupancy import (
     uncordoned,
     without,
 )
-from apportion_schemas import (
-    Device,
-    MigSize,
-    NearMiss,
-    PodRefused,
-    RefusalCode,
-    Shape,
-)
+from apportion_schemas import Device, MigSize, NearMiss, PodRefused, RefusalCode, Shape
 
 T = TypeVar("T")
 NEAREST_KEPT: Final = 3

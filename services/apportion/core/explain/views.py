@@ -33,14 +33,7 @@ from apportion.core.explain.text.answer_text import (
 )
 from apportion.core.explain.text.event_text import rejection_words
 from apportion.core.ledger.rationale import rationale_of
-from apportion.core.ledger.state import (
-    GroupState,
-    NodeState,
-    Phase,
-    PodState,
-    State,
-    spec_digest,
-)
+from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State, spec_digest
 from apportion_schemas import PodRejected
 
 REFUSED = "refused"

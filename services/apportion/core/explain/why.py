@@ -31,11 +31,7 @@ from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
-from apportion_schemas import (
-    PodRefused,
-    PodRejected,
-    Score,
-)
+from apportion_schemas import PodRefused, PodRejected, Score
 from apportion_schemas.operations import POLICIES
 
 ENDED = "ended"

@@ -31,10 +31,7 @@ class Contender(NamedTuple):
 
 
 def advise(
-    contenders: Sequence[Contender],
-    now_s: float,
-    recent_s: float,
-    first: Collection[str] = (),
+    contenders: Sequence[Contender], now_s: float, recent_s: float, first: Collection[str] = ()
 ) -> None:
     """Run one round over all containers of the node: have some wait, hold some, free the rest.
 

@@ -174,10 +174,7 @@ ROLES: Final = (
         does="answers people and programs from a fold of its own; writes what they cordon",
         account="FRONT",
         appends=("operator.node.*", "operator.device.*"),
-        sends=(
-            "apportion.beat.gateway.>",
-            "$SYS.REQ.USER.INFO",
-        ),
+        sends=("apportion.beat.gateway.>", "$SYS.REQ.USER.INFO"),
         hears=("apportion.beat.>", "apportion.usage.*"),
         consumers=16,
     ),

@@ -19,10 +19,7 @@ from msgspec.structs import force_setattr
 from apportion.core.devices import chains
 from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
-from apportion.core.ledger.handlers import (  # noqa: F401 - imported, they register handlers
-    cluster_facts,
-    resizing,
-)
+from apportion.core.ledger.handlers import cluster_facts, resizing  # noqa: F401 - imported, they register handlers
 from apportion.core.ledger.handlers.adoption import charged, hold, settle
 from apportion.core.ledger.handlers.change import HANDLERS, Change, folds
 from apportion.core.ledger.handlers.change import Context as _Context

@@ -100,10 +100,7 @@ def _sized(node: NodeState, share: Share, asked: ResizeAsked) -> Share:
     memory_mib = share.memory_mib if asked.memory_mib is None else asked.memory_mib
     if memory_mib > device.memory_mib:
         raise CannotResize(
-            "memory-beyond-device",
-            device=device.id,
-            needed=memory_mib,
-            available=device.memory_mib,
+            "memory-beyond-device", device=device.id, needed=memory_mib, available=device.memory_mib
         )
     return structs.replace(
         share, memory_mib=memory_mib, cores=share.cores if asked.cores is None else asked.cores

@@ -10,13 +10,7 @@ from msgspec import Struct
 
 from apportion.core.ledger.moments import HOUR, text_of
 from apportion.core.reports.accounts import Account
-from apportion.core.reports.answers import (
-    IdleAnswer,
-    IdleRow,
-    IdleShare,
-    ReportAnswer,
-    ReportRow,
-)
+from apportion.core.reports.answers import IdleAnswer, IdleRow, IdleShare, ReportAnswer, ReportRow
 from apportion.core.reports.meters import CARD, Meters, Part, Sums
 from apportion.core.reports.prices import PriceError, Prices, lacking_words
 from apportion.core.reports.rows import NOBODY, By

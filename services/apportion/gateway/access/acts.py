@@ -20,12 +20,7 @@ from apportion.gateway.api.query import Query, RequestRefused, parsed
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.logs import get_logger
-from apportion_schemas import (
-    DeviceCordoned,
-    DeviceCordonLifted,
-    NodeCordoned,
-    NodeCordonLifted,
-)
+from apportion_schemas import DeviceCordoned, DeviceCordonLifted, NodeCordoned, NodeCordonLifted
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX, Payload
 

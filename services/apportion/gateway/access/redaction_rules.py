@@ -12,13 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from apportion.core.answers.past import (
-    DiffAnswer,
-    DiffRow,
-    LogEntry,
-    MarkRow,
-    TimelineAnswer,
-)
+from apportion.core.answers.past import DiffAnswer, DiffRow, LogEntry, MarkRow, TimelineAnswer
 from apportion.core.answers.reads import (
     ErrorAnswer,
     GangAnswer,

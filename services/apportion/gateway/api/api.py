@@ -18,13 +18,7 @@ from apportion.core.answers.reads import RevisionAnswer
 from apportion.core.explain.health import failed_devices
 from apportion.core.ledger.state import State
 from apportion.gateway.api import diff, history, log
-from apportion.gateway.api.answering import (
-    Handlers,
-    by_turns,
-    json_response,
-    short_turns,
-    turn_of,
-)
+from apportion.gateway.api.answering import Handlers, by_turns, json_response, short_turns, turn_of
 from apportion.gateway.api.endpoint import Handler
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused, parsed, wait_of

@@ -21,13 +21,7 @@ from apportion.core.explain.tenant_redaction import (
     event_redacted,
     namespaces_of,
 )
-from apportion.gateway.api.answering import (
-    SIGHT,
-    STILL,
-    Sight,
-    place_of,
-    write_in_time,
-)
+from apportion.gateway.api.answering import SIGHT, STILL, Sight, place_of, write_in_time
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import REVISION_MAX, Query, RequestRefused, parsed, whole

@@ -143,9 +143,7 @@ class PastClient:
                 if heard is None or not await heard.readline():
                     raise OSError("its process ended before it listened; see the gateway's log")
             self._session = aiohttp.ClientSession(
-                "http://past",
-                connector=aiohttp.UnixConnector(str(socket)),
-                auto_decompress=False,
+                "http://past", connector=aiohttp.UnixConnector(str(socket)), auto_decompress=False
             )
             return self._session
 

@@ -86,13 +86,7 @@ REPORTS = (
 class Reports:
     """The reports of one ledger; `prices` is the gateway's price file, None where it has none."""
 
-    def __init__(
-        self,
-        ledger: JetStreamLedger,
-        *,
-        clock: Clock,
-        prices: Path | None,
-    ) -> None:
+    def __init__(self, ledger: JetStreamLedger, *, clock: Clock, prices: Path | None) -> None:
         self._ledger = ledger
         self._clock = clock
         self._prices = prices
@@ -156,12 +150,7 @@ class Reports:
             if money:
                 raise self._no_money(error) from None
         return Asked(
-            report=report,
-            by=by,
-            start=query.start,
-            end=query.end,
-            step=query.step,
-            prices=prices,
+            report=report, by=by, start=query.start, end=query.end, step=query.step, prices=prices
         )
 
     def _no_money(self, error: PriceError) -> RequestRefused:

@@ -10,15 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from apportion.core.answers.past import MarkRow
-from apportion.core.answers.reads import (
-    Breach,
-    End,
-    Eviction,
-    Evictions,
-    FailedDevice,
-    Step,
-    Why,
-)
+from apportion.core.answers.reads import Breach, End, Eviction, Evictions, FailedDevice, Step, Why
 from apportion.core.explain.health import failed_devices
 from apportion.core.explain.text.answer_text import eviction_with_text
 from apportion.core.explain.text.event_text import breach_words

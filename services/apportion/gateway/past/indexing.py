@@ -18,15 +18,7 @@ from apportion.core.explain.text.event_text import Teller
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import State
 from apportion.gateway.past.cells import Cells
-from apportion.gateway.past.index import (
-    CONFIGURATION,
-    DEVICE,
-    LIMIT,
-    NODE,
-    POD,
-    POLICY,
-    Index,
-)
+from apportion.gateway.past.index import CONFIGURATION, DEVICE, LIMIT, NODE, POD, POLICY, Index
 from apportion.gateway.past.states import Checkpoints
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold

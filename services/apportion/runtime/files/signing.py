@@ -63,9 +63,7 @@ def make_key(path: Path) -> Path:
     if public.exists():
         raise FileExistsError(17, "is there already", str(public))
     private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     _write_new(path, private, mode=0o600)
     pem = key.public_key().public_bytes(

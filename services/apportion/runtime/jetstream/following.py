@@ -53,12 +53,7 @@ class Follower:
     """One reader's place; see ledger.Subscription."""
 
     def __init__(
-        self,
-        wire: Wire,
-        deliver: Callable[[Record], None],
-        *,
-        start: int,
-        subjects: Sequence[str],
+        self, wire: Wire, deliver: Callable[[Record], None], *, start: int, subjects: Sequence[str]
     ) -> None:
         self._wire = wire
         self._deliver = deliver

@@ -31,13 +31,7 @@ from typing import Self
 import msgspec
 
 from apportion.runtime.jetstream import following, stream, work_queue
-from apportion.runtime.jetstream.wire import (
-    STREAM,
-    ApiError,
-    LostReply,
-    Message,
-    Wire,
-)
+from apportion.runtime.jetstream.wire import STREAM, ApiError, LostReply, Message, Wire
 from apportion.runtime.ledger.batching import check_batch, is_same
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
@@ -151,11 +145,7 @@ class Appender:
         self, draft: Draft, headers: dict[str, str], *, also: frozenset[str] = frozenset()
     ) -> _PublishAnswer:
         reply = await self._wire.request(
-            draft.subject,
-            draft.payload,
-            timeout_s=self._ack_timeout_s,
-            headers=headers,
-            also=also,
+            draft.subject, draft.payload, timeout_s=self._ack_timeout_s, headers=headers, also=also
         )
         if not reply.data:
             return _PublishAnswer()

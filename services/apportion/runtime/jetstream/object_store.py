@@ -11,14 +11,7 @@ from hashlib import sha256
 import msgspec
 
 from apportion.runtime.jetstream.stream import FULL, NAME_IN_USE, STREAM_NOT_FOUND
-from apportion.runtime.jetstream.wire import (
-    Answer,
-    ApiRefused,
-    LostReply,
-    Message,
-    Wire,
-    call_api,
-)
+from apportion.runtime.jetstream.wire import Answer, ApiRefused, LostReply, Message, Wire, call_api
 from apportion.runtime.ledger.port import LedgerError, LedgerFull, LedgerUnavailable, NotServed
 from apportion_schemas.decoding import from_outside
 

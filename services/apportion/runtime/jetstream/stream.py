@@ -326,10 +326,7 @@ COPY_API: Final = "$JS.AUDIT.API"
 COPY: Final[Mapping[str, object]] = {
     "name": STREAM,
     "storage": "file",
-    "mirror": {
-        "name": STREAM,
-        "external": {"api": "$JS.APPORTION.API", "deliver": "copy.audit"},
-    },
+    "mirror": {"name": STREAM, "external": {"api": "$JS.APPORTION.API", "deliver": "copy.audit"}},
     "deny_delete": True,
     "num_replicas": 1,
     # What it lacks after a crash it takes from the stream again: nothing of it is fsynced.

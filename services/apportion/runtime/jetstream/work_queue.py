@@ -13,14 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from apportion.runtime.jetstream import consumers
-from apportion.runtime.jetstream.wire import (
-    STREAM,
-    ApiRefused,
-    LostReply,
-    Message,
-    Wire,
-    call_api,
-)
+from apportion.runtime.jetstream.wire import STREAM, ApiRefused, LostReply, Message, Wire, call_api
 from apportion.runtime.ledger.port import Delivery, LedgerDrifted, LedgerUnavailable, Record
 
 ACK_TIMEOUT_S = 5.0
@@ -141,12 +134,7 @@ class Queue:
 
 
 async def open_queue(
-    wire: Wire,
-    durable: str,
-    subjects: Sequence[str],
-    *,
-    ack_wait_s: float,
-    max_in_flight: int,
+    wire: Wire, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
 ) -> Queue:
     """See Ledger.work_queue. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
     wanted: dict[str, object] = {

@@ -17,14 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
-from apportion.core.ledger.rules import (
-    RULES,
-    Rules,
-    SetAsideEvent,
-    Superseded,
-    missing,
-    said_at,
-)
+from apportion.core.ledger.rules import RULES, Rules, SetAsideEvent, Superseded, missing, said_at
 from apportion.core.ledger.state import State
 from apportion.runtime.ledger.port import ALL_SUBJECTS, Readable, Record, Subscription
 from apportion.runtime.process.metrics import Metrics

@@ -149,12 +149,7 @@ class Metrics:
         """A number that goes up and down."""
         return self._once(name, lambda: Gauge(name, meaning, labels, registry=self.registry))
 
-    def histogram(
-        self,
-        name: str,
-        meaning: str,
-        labels: Sequence[str] = (),
-    ) -> Histogram:
+    def histogram(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Histogram:
         """A distribution of times in seconds, by these labels."""
         return self._once(
             name, lambda: Histogram(name, meaning, labels, registry=self.registry, buckets=SECONDS)

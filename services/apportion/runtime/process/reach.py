@@ -40,9 +40,7 @@ class KeyPair:
 
     def __init__(self, kind: int, raw: bytes) -> None:
         # A twentieth of a second of whoever has no key.
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-            Ed25519PrivateKey,
-        )
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
 
         self.kind = kind
         self._raw = raw

@@ -255,10 +255,7 @@ class HttpServer:
             common.append(web.get("/metrics", partial(_rendered, metrics)))
         app.add_routes([*common, *routes])
         self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            shutdown_timeout=_CLOSE_TIMEOUT_S,
-            keepalive_timeout=limits.idle_s,
+            app, access_log=None, shutdown_timeout=_CLOSE_TIMEOUT_S, keepalive_timeout=limits.idle_s
         )
         self._server: asyncio.Server | TlsListener | None = None
 

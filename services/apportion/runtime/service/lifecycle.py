@@ -162,12 +162,7 @@ async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
 
 
 def run_service(
-    name: str,
-    main: Body,
-    config: ServiceConfig,
-    *,
-    small: bool = False,
-    guard: Guard | None = None,
+    name: str, main: Body, config: ServiceConfig, *, small: bool = False, guard: Guard | None = None
 ) -> int:
     """Run the service until it is told to stop, and return the exit code.
 
@@ -206,12 +201,7 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-async def _serve(
-    name: str,
-    main: Body,
-    config: ServiceConfig,
-    guard: Guard | None,
-) -> int:
+async def _serve(name: str, main: Body, config: ServiceConfig, guard: Guard | None) -> int:
     service = Service(name, config, clock=SystemClock())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -221,10 +211,7 @@ async def _serve(
     elif guard is None:
         guard = scrapers_only(config.metrics_token)
     server = HttpServer(
-        config.health,
-        metrics=service.metrics,
-        not_ready=service.reasons_against_ready,
-        guard=guard,
+        config.health, metrics=service.metrics, not_ready=service.reasons_against_ready, guard=guard
     )
     try:
         address = await server.start()

@@ -150,11 +150,7 @@ def given_tls(files: ServedFiles, clock: Clock) -> tuple[Tls, GivenCertificate]:
 
 @asynccontextmanager
 async def serving(
-    service: Service,
-    listen: Address,
-    files: ServedFiles | None,
-    routes: Routes,
-    limits: Limits,
+    service: Service, listen: Address, files: ServedFiles | None, routes: Routes, limits: Limits
 ) -> AsyncIterator[str]:
     """Serve these beside `/readyz`, over HTTPS where there are files, which are followed; the URL.
 

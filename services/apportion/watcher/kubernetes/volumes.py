@@ -25,14 +25,7 @@ from apportion.core.workloads.pods.volumes import (
     read_volume,
 )
 from apportion.runtime.kube.watch import Kind, number
-from apportion.watcher.kubernetes.kind import (
-    Marks,
-    Problem,
-    is_news,
-    keys_of,
-    known_as,
-    readable,
-)
+from apportion.watcher.kubernetes.kind import Marks, Problem, is_news, keys_of, known_as, readable
 from apportion.watcher.kubernetes.objects import PodView
 from apportion_schemas import (
     PodAdopted,

@@ -253,9 +253,7 @@ async def test_a_card_that_is_not_registered_with_its_fabric_is_unhealthy(
     assert await after_change(backend) == well
 
 
-async def test_a_card_without_a_fabric_is_healthy(
-    fabric: tuple[FakeDriver, NvmlBackend],
-) -> None:
+async def test_a_card_without_a_fabric_is_healthy(fabric: tuple[FakeDriver, NvmlBackend]) -> None:
     """Whatever its driver says of one: it has no NVSwitch, or the driver is older than that."""
     driver, backend = fabric
     driver.fabric(1, pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED)
@@ -267,9 +265,7 @@ async def test_a_card_without_a_fabric_is_healthy(
         assert all_well(await backend.inventory())
 
 
-async def test_a_card_in_mig_mode_needs_no_fabric(
-    fabric: tuple[FakeDriver, NvmlBackend],
-) -> None:
+async def test_a_card_in_mig_mode_needs_no_fabric(fabric: tuple[FakeDriver, NvmlBackend]) -> None:
     """Its instances do not use NVLink."""
     driver, backend = fabric
     driver.fabric(0, pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS)

@@ -8,9 +8,7 @@ from apportion.core.devices.simulating import simulated_devices
 from apportion_schemas import DeviceHealthChanged, Host, NodeReported
 
 WELL = NodeReported(
-    node="n1",
-    devices=simulated_devices("n1", "2xT4"),
-    host=Host(cpu_milli=1000, memory_mib=1024),
+    node="n1", devices=simulated_devices("n1", "2xT4"), host=Host(cpu_milli=1000, memory_mib=1024)
 )
 
 

@@ -161,9 +161,7 @@ def test_a_pod_that_is_there_is_not_forgotten_for_all_that_came_since() -> None:
 def test_inventory_is_the_last_report_with_the_health_since() -> None:
     """Restarting compares with this, so it must hold every later health event."""
     report = NodeReported(
-        node="n1",
-        devices=simulated_devices("n1", "2xT4"),
-        host=Host(cpu_milli=1, memory_mib=1),
+        node="n1", devices=simulated_devices("n1", "2xT4"), host=Host(cpu_milli=1, memory_mib=1)
     )
     second = report.devices[1]
     view = folded(

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from apportion.binder.binding import Bound, Failed, Outcome
-from apportion.binder.kubernetes.claims import (
-    FINALIZER,
-    LOOK_EVERY_S,
-    ClaimBinding,
-    ClaimRelease,
-)
+from apportion.binder.kubernetes.claims import FINALIZER, LOOK_EVERY_S, ClaimBinding, ClaimRelease
 from apportion.binder.kubernetes.slices import Slices
 from apportion.binder.kubernetes.target import KubernetesTarget, Pace
 from apportion.core.dra.names import DRIVER, container_of
@@ -192,10 +187,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
         },
         "is reserved for q",
     ),
-    (
-        {"allocation": {"devices": {"results": [{"driver": "other.example.com"}]}}},
-        "another driver",
-    ),
+    ({"allocation": {"devices": {"results": [{"driver": "other.example.com"}]}}}, "another driver"),
 ]
 
 

@@ -11,12 +11,7 @@ import pytest
 
 from apportion.cli.client.gateway_client import Gateway, refused
 from apportion.cli.exits import NotFound, Unreachable, Wrong
-from apportion.core.answers.reads import (
-    ErrorAnswer,
-    GangAnswer,
-    GangPage,
-    RevisionAnswer,
-)
+from apportion.core.answers.reads import ErrorAnswer, GangAnswer, GangPage, RevisionAnswer
 
 
 class _Answering(BaseHTTPRequestHandler):

@@ -45,8 +45,7 @@ def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: st
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("training", "did you mean train?\n"), ("default", "there are train\n")],
+    ("name", "said"), [("training", "did you mean train?\n"), ("default", "there are train\n")]
 )
 def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, said: str) -> None:
     """Pods may be in it all the same, as reports and gangs show it: what that means is said."""

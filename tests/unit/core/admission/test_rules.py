@@ -350,8 +350,7 @@ def test_nobody_creates_a_pod_with_our_annotations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [({}, {"a": "1"}), ({"a": "1"}, {"a": "2"}), ({"a": "1"}, {})],
+    ("before", "after"), [({}, {"a": "1"}), ({"a": "1"}, {"a": "2"}), ({"a": "1"}, {})]
 )
 def test_only_our_binder_changes_them(before: dict[str, str], after: dict[str, str]) -> None:
     """Added, rewritten or removed; whatever else changes is nobody's business."""

@@ -40,10 +40,7 @@ def asked(limits: dict[str, object], **nvidia: Any) -> Ask:
 
 def test_E4_a_compatible_count_gives_whole_cards_alone_and_shares_with_memory() -> None:
     """Volcano's plugin under `nvidia.com/gpu`: the count alone is whole cards."""
-    names = {
-        "resourceCountName": "nvidia.com/gpu",
-        "resourceMemoryName": "volcano.sh/vgpu-memory",
-    }
+    names = {"resourceCountName": "nvidia.com/gpu", "resourceMemoryName": "volcano.sh/vgpu-memory"}
     assert asked({"nvidia.com/gpu": 2}, **names) == ask(count=2, cores=100)
     shared = draft({"nvidia.com/gpu": 1, "volcano.sh/vgpu-memory": 3000}, **names)
     assert shared.dialect == "volcano-vgpu"

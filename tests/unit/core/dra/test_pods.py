@@ -81,11 +81,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     ({}, {"requests": [request(deviceClassName="nic.example.com")]}, "is of nic.example.com"),
     (
-        {
-            "containers": [
-                {"resources": {"claims": [{"name": "card"}, {"name": "other"}]}},
-            ]
-        },
+        {"containers": [{"resources": {"claims": [{"name": "card"}, {"name": "other"}]}}]},
         {},
         "are several claims",
     ),

@@ -47,10 +47,7 @@ def begun() -> State:
 def test_equal_states_do_not_differ() -> None:
     """Whatever list is asked for."""
     one, other = picture(begun()), picture(begun())
-    for differ in (
-        *differences.LISTS.values(),
-        *SHOWN.values(),
-    ):
+    for differ in (*differences.LISTS.values(), *SHOWN.values()):
         assert list(differ(one, other)) == []
 
 

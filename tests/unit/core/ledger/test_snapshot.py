@@ -59,10 +59,7 @@ BETWEEN: dict[str, tuple[list[Payload], list[Payload]]] = {
         [N1, NodeGone(node="n1")],
         [node("n2", gpu("g0"))],
     ),
-    "a refused placement spends its attempt": (
-        [N1, pod("p1", ask(1))],
-        [on("p1", device="none")],
-    ),
+    "a refused placement spends its attempt": ([N1, pod("p1", ask(1))], [on("p1", device="none")]),
     "a refused placement makes a node": ([pod("p1", ask(1))], [on("p1", at="n9")]),
     "a pod ends": ([N1, pod("p1", ask(1)), on("p1")], [PodGone(uid="p1")]),
     "a pod ends and comes again": (

@@ -345,9 +345,7 @@ CLOSED: list[tuple[str, Payload, Payload, RefusalCode]] = [
 
 
 @pytest.mark.parametrize(
-    ("closing", "opening", "code"),
-    [case[1:] for case in CLOSED],
-    ids=[case[0] for case in CLOSED],
+    ("closing", "opening", "code"), [case[1:] for case in CLOSED], ids=[case[0] for case in CLOSED]
 )
 def test_nothing_goes_onto_what_is_closed(
     closing: Payload, opening: Payload, code: RefusalCode

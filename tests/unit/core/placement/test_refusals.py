@@ -29,17 +29,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import GANG_PODS_MAX, Payload
 from tests.support.fleet import A100_40, T4, gpu, node, npu, observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import (
-    ask,
-    cards,
-    gang,
-    instance,
-    member,
-    pod,
-    shape,
-    share,
-    wants,
-)
+from tests.support.pods import ask, cards, gang, instance, member, pod, shape, share, wants
 from tests.support.pods import placed as placement
 
 C = RefusalCode
@@ -112,13 +102,7 @@ REACHED: dict[RefusalCode, Reached] = {
     C.INDEX_MISMATCH: (ONE, shape(ask(1), devices=X(indexes=(3,))), 1, 0, ""),
     C.DEVICES_TOO_FEW: (ONE, shape(cards(2)), 2, 1, ""),
     C.MIG_NO_PROFILE: ((MIG,), shape(ask(50_000)), 50_000, 40_448, "m0"),
-    C.TEMPLATE_NONE_FITS: (
-        (B2,),
-        shape(ask(70_000, family="ascend910b2")),
-        70_000,
-        65_536,
-        "u0",
-    ),
+    C.TEMPLATE_NONE_FITS: ((B2,), shape(ask(70_000, family="ascend910b2")), 70_000, 65_536, "u0"),
     C.DEVICE_UNHEALTHY: ((rack("n1", 1, healthy=False),), shape(ask(1)), 1, 0, "n1-g0"),
     C.DEVICE_CORDONED: ((*ONE, FAN), shape(ask(1)), 1, 0, "n1-g0"),
     C.DEVICE_IN_USE: (held(share("n1-g0"), report=ONE[0]), shape(cards()), 10, 9, "n1-g0"),

@@ -3,13 +3,7 @@
 from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.accounts import LATE
 from apportion.core.reports.meters import Meters, Part
-from apportion_schemas import (
-    DeviceHealthChanged,
-    NodeCordoned,
-    NodeUncordoned,
-    PodChanged,
-    PodGone,
-)
+from apportion_schemas import DeviceHealthChanged, NodeCordoned, NodeUncordoned, PodChanged, PodGone
 from tests.support.accounts import Accounted
 from tests.support.fleet import gpu, node, observed, rack
 from tests.support.pods import gang, member, pod, share

@@ -38,8 +38,7 @@ def test_event() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload",
-    [b"", b"\xff\xfe", b"a\nb\r\nc", b'{"type":"x\\nid: 9"}', b'{"type":7}'],
+    "payload", [b"", b"\xff\xfe", b"a\nb\r\nc", b'{"type":"x\\nid: 9"}', b'{"type":7}']
 )
 def test_bytes_that_are_no_event(payload: bytes) -> None:
     """Nothing in a payload can end the event early or forge another."""

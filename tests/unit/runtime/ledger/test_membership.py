@@ -8,13 +8,7 @@ import msgspec
 import pytest
 
 from apportion.core.ledger.fold import Change
-from apportion.runtime.ledger.membership import (
-    BEAT_S,
-    MEMBERS_MAX,
-    SILENT_ROUNDS,
-    Beat,
-    Membership,
-)
+from apportion.runtime.ledger.membership import BEAT_S, MEMBERS_MAX, SILENT_ROUNDS, Beat, Membership
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics

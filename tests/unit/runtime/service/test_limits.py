@@ -108,8 +108,7 @@ async def surface(tls: ssl.SSLContext | None = None, **limits: float) -> AsyncIt
 
 
 async def test_a_connection_that_says_nothing_is_no_warning(
-    golden: Golden,
-    caplog: pytest.LogCaptureFixture,
+    golden: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Browsers open them ahead of what they may ask; it is told once of each client, for whom it
     may concern."""

@@ -33,10 +33,7 @@ def test_unhealthy_devices_are_read_from_the_annotation() -> None:
     [
         ({"hami.io/node-nvidia-register": '[{"id":"GPU-0","count":10}]'}, "hami"),
         ({"hami.io/node-register-Ascend910B3": "[{}]"}, "hami"),
-        (
-            {"volcano.sh/node-vgpu-register": "GPU-0,10,15360,NVIDIA-T4,true,hami-core:"},
-            "volcano",
-        ),
+        ({"volcano.sh/node-vgpu-register": "GPU-0,10,15360,NVIDIA-T4,true,hami-core:"}, "volcano"),
         ({"hami.io/node-nvidia-register": "[]", "hami.io/node-handshake": "Deleted_2026"}, None),
         ({"hami.io/node-nvidia-score": "[1]"}, None),
     ],

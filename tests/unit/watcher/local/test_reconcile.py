@@ -17,14 +17,7 @@ from apportion.watcher.local.reconcile import (
     Source,
     next_facts,
 )
-from apportion_schemas import (
-    Event,
-    PodEvicted,
-    PodGone,
-    PodGroupObserved,
-    PodSubmitted,
-    Shape,
-)
+from apportion_schemas import Event, PodEvicted, PodGone, PodGroupObserved, PodSubmitted, Shape
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import node
 from tests.support.pods import placed

@@ -16,12 +16,7 @@ from apportion.cli.usage import reasoned
 from apportion.core.answers.reads import CordonAnswer, NodeDetail
 from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.words import device_words
-from apportion_schemas import (
-    DeviceCordonLifted,
-    DeviceUncordoned,
-    NodeCordonLifted,
-    NodeUncordoned,
-)
+from apportion_schemas import DeviceCordonLifted, DeviceUncordoned, NodeCordonLifted, NodeUncordoned
 from apportion_schemas.quantities import Payload
 
 OFF_NAMED = 4

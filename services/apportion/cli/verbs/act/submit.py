@@ -15,14 +15,7 @@ from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.exits import REFUSED
-from apportion.cli.pods.append import (
-    Submitted,
-    append,
-    append_limits,
-    end,
-    look_up,
-    stands,
-)
+from apportion.cli.pods.append import Submitted, append, append_limits, end, look_up, stands
 from apportion.cli.pods.append import replace as replace_pods
 from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.live_diff import Held, compared, difference, undeclared

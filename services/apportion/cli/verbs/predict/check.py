@@ -21,13 +21,7 @@ from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.lint.checking import checked
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.core.workloads.reading import nothing_taken_words, with_classes
-from apportion.runtime.files.manifests import (
-    FILES_MAX,
-    STANDARD_INPUT,
-    SUFFIXES,
-    Document,
-    Problem,
-)
+from apportion.runtime.files.manifests import FILES_MAX, STANDARD_INPUT, SUFFIXES, Document, Problem
 
 HELM = b"{{"
 HELM_LOOKED_AT = 1 << 20

@@ -18,13 +18,7 @@ from apportion.cli.pods.manifest_files import tell_refused
 from apportion.cli.render.evidence import show_placed, show_refused
 from apportion.cli.render.output import Screen, console, doubtful, plain, print_json, table, warn
 from apportion.cli.usage import hinting
-from apportion.core.answers.plans import (
-    Ahead,
-    PlanAnswer,
-    PlannedPod,
-    PlanRequest,
-    Totals,
-)
+from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, PlanRequest, Totals
 from apportion.core.explain.text import words
 from apportion.core.explain.text.device_names import RULE
 from apportion.core.explain.text.event_text import shares_words

@@ -35,11 +35,7 @@ from apportion.cli.render.output import (
 )
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, short_name, shown_phases
-from apportion.core.answers.reads import (
-    DeviceAnswer,
-    RevisionAnswer,
-    SummaryAnswer,
-)
+from apportion.core.answers.reads import DeviceAnswer, RevisionAnswer, SummaryAnswer
 from apportion.core.explain.text.natural import natural
 from apportion_schemas import PolicyChanged
 

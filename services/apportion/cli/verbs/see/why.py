@@ -13,10 +13,7 @@ from apportion.cli.client.moments import AT, AT_LEAST, pinned
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render.evidence import show_placed, show_refused
 from apportion.cli.render.output import Screen, console, print_json
-from apportion.core.answers.reads import (
-    Evictions,
-    Why,
-)
+from apportion.core.answers.reads import Evictions, Why
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.vocabulary import PHASES

@@ -485,11 +485,7 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     near = refused.nearest[0].code if refused.nearest else None
     return sorted(
         frequent(refused),
-        key=lambda row: (
-            row[0] not in LIMIT_CODES,
-            row[0] in LASTING,
-            row[0] != near,
-        ),
+        key=lambda row: (row[0] not in LIMIT_CODES, row[0] in LASTING, row[0] != near),
     )
 
 

@@ -20,13 +20,7 @@ from numpy.typing import NDArray
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.index.columns import Columns
 from apportion.core.workloads.pods.affinity import meet
-from apportion_schemas import (
-    Neighbour,
-    PodConstraints,
-    PodSelector,
-    PodSubmitted,
-    PodTerm,
-)
+from apportion_schemas import Neighbour, PodConstraints, PodSelector, PodSubmitted, PodTerm
 from apportion_schemas.workload import NO_WISHES
 
 SELECTORS_MAX: Final = 4096  # counted at once; beyond, all are forgotten and asked for anew

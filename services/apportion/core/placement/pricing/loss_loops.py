@@ -23,13 +23,7 @@ from apportion.core.placement.index.packed import (
 )
 from apportion.core.placement.index.score_input import ScoreInput
 from apportion.core.placement.pricing.readings import Readings, Tables, Taken
-from apportion.core.placement.pricing.states import (
-    ALL_SLICES,
-    DEVICE_COUNTS,
-    IDLE,
-    PERCENT,
-    STATES,
-)
+from apportion.core.placement.pricing.states import ALL_SLICES, DEVICE_COUNTS, IDLE, PERCENT, STATES
 
 SCALE: Final[Int64] = 128  # of values that devices are compared by; more than any percent
 NEVER: Final[Int64] = -(1 << 60)

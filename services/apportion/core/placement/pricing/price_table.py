@@ -218,10 +218,7 @@ class PriceTable:
     its prices are the same."""
 
     def __init__(
-        self,
-        prices: PricesLearnt,
-        offered: list[Device | None],
-        before: "PriceTable | None" = None,
+        self, prices: PricesLearnt, offered: list[Device | None], before: "PriceTable | None" = None
     ) -> None:
         self.prices = prices
         self.devices = offered

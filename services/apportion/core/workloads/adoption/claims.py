@@ -30,15 +30,7 @@ from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.core.workloads.pods import node_needs
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.reading import read_document
-from apportion_schemas import (
-    Ask,
-    Device,
-    NodeConstraints,
-    PodAdopted,
-    PodSubmitted,
-    Shape,
-    Share,
-)
+from apportion_schemas import Ask, Device, NodeConstraints, PodAdopted, PodSubmitted, Shape, Share
 from apportion_schemas.quantities import COUNT_MAX, NAME_MAX
 
 ATTEMPT_DIGITS_MAX = 9

@@ -11,11 +11,4 @@ from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import NO_DIALECT, DeviceRequest, read_pod
 from apportion.core.workloads.document import ManifestError
 
-__all__ = [
-    "NO_DIALECT",
-    "Container",
-    "DeviceRequest",
-    "DialectConfig",
-    "ManifestError",
-    "read_pod",
-]
+__all__ = ["NO_DIALECT", "Container", "DeviceRequest", "DialectConfig", "ManifestError", "read_pod"]

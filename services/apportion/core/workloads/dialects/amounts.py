@@ -129,8 +129,7 @@ class Amount(NamedTuple):
         """A number of different devices, at least one."""
         if not 1 <= self.value <= COUNT_MAX:
             raise self.refusal(
-                f"is not from 1 to {COUNT_MAX} devices",
-                "ask for no more devices than one node has",
+                f"is not from 1 to {COUNT_MAX} devices", "ask for no more devices than one node has"
             )
         return self.value
 

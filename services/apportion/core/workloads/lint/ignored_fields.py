@@ -170,7 +170,7 @@ QUEUE_AS_HERE: Mapping[str, object] = {
 
 
 JOB_FIELDS: Mapping[str, str] = {
-    "tasks[].topologyPolicy": "no NUMA node of the CPUs is preferred to another",
+    "tasks[].topologyPolicy": "no NUMA node of the CPUs is preferred to another"
 }
 """Of `spec` of a Volcano Job, where the value is none that is refused."""
 

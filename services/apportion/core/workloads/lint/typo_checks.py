@@ -25,12 +25,7 @@ from apportion.core.devices.simulating import models
 from apportion.core.grants.controls import HIGH, PRIORITY, ends_hold
 from apportion.core.similarity import nearest
 from apportion.core.workloads import kube
-from apportion.core.workloads.dialects import (
-    ManifestError,
-    listing,
-    nvidia,
-    plain,
-)
+from apportion.core.workloads.dialects import ManifestError, listing, nvidia, plain
 from apportion.core.workloads.dialects import reading as preferences
 from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, Container, whole
 from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, PARTIAL_MEMORY

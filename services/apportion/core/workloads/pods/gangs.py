@@ -21,11 +21,7 @@ VOLCANO = "scheduling.volcano.sh"
 COSCHEDULING, KUBERNETES = "scheduling.x-k8s.io", "scheduling.k8s.io"
 KUBERNETES_VERSIONS = ("v1alpha2", "v1alpha3", "v1beta1")
 """Of Kubernetes 1.36, and the two of 1.37, which has the first no more; they are read alike."""
-VERSIONS = {
-    VOLCANO: ("v1beta1",),
-    COSCHEDULING: ("v1alpha1",),
-    KUBERNETES: KUBERNETES_VERSIONS,
-}
+VERSIONS = {VOLCANO: ("v1beta1",), COSCHEDULING: ("v1alpha1",), KUBERNETES: KUBERNETES_VERSIONS}
 """The API groups that have PodGroups, each with the versions that are read here."""
 
 

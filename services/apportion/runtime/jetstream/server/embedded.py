@@ -27,11 +27,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from apportion.core.identity.configuration import (
-    WITH_PASSWORDS,
-    configuration,
-    password_variable,
-)
+from apportion.core.identity.configuration import WITH_PASSWORDS, configuration, password_variable
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.jetstream.server.users import CONFIGURATION, Users, UsersFailed
 from apportion.runtime.process.config import ConfigError

@@ -199,8 +199,7 @@ def test_what_many_wait_for_is_said_once(
 
 
 def test_how_many_pods_had_their_turn_is_told_of_all_pods(
-    golden: Golden,
-    capsys: pytest.CaptureFixture[str],
+    golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A gang counts as many as it has, as in the sums at the end; a pipe is told as a terminal is,
     for whoever reads it may want to stop it."""

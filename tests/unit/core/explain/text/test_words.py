@@ -5,13 +5,7 @@ import pytest
 from apportion.core.explain.text import words
 from apportion.core.placement.feasibility.causes import CAUSES
 from apportion.core.placement.feasibility.descriptors import Unit
-from apportion_schemas import (
-    GangShortage,
-    NearMiss,
-    NodeConstraints,
-    PodRefused,
-    RefusalCode,
-)
+from apportion_schemas import GangShortage, NearMiss, NodeConstraints, PodRefused, RefusalCode
 from tests.support.golden import Golden
 from tests.support.pods import shape
 

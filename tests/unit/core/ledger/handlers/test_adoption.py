@@ -56,11 +56,7 @@ def test_a_running_pod_has_been_allocated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "free"),
-    [
-        ([share("g0")], (80920, 90, 9)),
-        ([share("g0", 80_000, 100)], (1920, 0, 9)),
-    ],
+    ("held", "free"), [([share("g0")], (80920, 90, 9)), ([share("g0", 80_000, 100)], (1920, 0, 9))]
 )
 def test_a_report_that_comes_later_offers_what_is_left(
     held: list[Share], free: tuple[int, int, int]

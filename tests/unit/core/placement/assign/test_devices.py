@@ -73,10 +73,7 @@ def test_containers_may_share_a_device() -> None:
     """Two containers of a pod, in the order in which they stand in it."""
     train, test = ask(2000, container="train"), ask(10000, cores=50, container="eval")
     found = chosen(shape(train, test), rack("n1", 2))
-    assert [(s.container, s.device) for s in found or ()] == [
-        ("train", "n1-g0"),
-        ("eval", "n1-g0"),
-    ]
+    assert [(s.container, s.device) for s in found or ()] == [("train", "n1-g0"), ("eval", "n1-g0")]
 
 
 def test_containers_that_do_not_fit_on_one_get_two() -> None:

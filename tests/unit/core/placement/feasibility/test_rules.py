@@ -502,11 +502,7 @@ AMOUNT_CASES: list[tuple[str, Ask, Device, list[Share], dict[str, Any], Verdict 
     ids=[case[0] for case in AMOUNT_CASES],
 )
 def test_amounts(
-    asked: Ask,
-    device: Device,
-    held: list[Share],
-    fields: dict[str, Any],
-    verdict: Verdict | None,
+    asked: Ask, device: Device, held: list[Share], fields: dict[str, Any], verdict: Verdict | None
 ) -> None:
     """What a device has free, in the order in which it is looked at."""
     ledger = Ledger(node("n1", device), pod("x"))

@@ -8,13 +8,7 @@ import pytest
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.index import columns as node_columns
 from apportion.core.placement.index import packed
-from apportion.core.placement.index.columns import (
-    CORDONED,
-    HOST,
-    OPEN,
-    UNHEALTHY,
-    Columns,
-)
+from apportion.core.placement.index.columns import CORDONED, HOST, OPEN, UNHEALTHY, Columns
 from apportion.core.placement.index.device_kinds import FIRST_KIND, HOST_KIND, NO_KIND
 from apportion_schemas import (
     DeviceCordoned,

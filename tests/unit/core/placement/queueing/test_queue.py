@@ -142,10 +142,7 @@ def full() -> Ledger:
             NodeUncordoned(node="n2", by="a"),
         ),
         ([observed("n2", ready=False), rack("n2", 1)], observed("n2")),
-        (
-            [observed("n2", ready=False), rack("n2", 1), NodeGone(node="n2")],
-            observed("n2"),
-        ),
+        ([observed("n2", ready=False), rack("n2", 1), NodeGone(node="n2")], observed("n2")),
     ],
     ids=["gone", "voided", "joined", "healthy", "uncordoned", "node uncordoned", "ready", "back"],
 )

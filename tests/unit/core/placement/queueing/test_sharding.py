@@ -3,14 +3,7 @@
 from collections import Counter
 from itertools import permutations
 
-from apportion.core.placement.queueing.sharding import (
-    PARTS,
-    WHOLE,
-    key_of,
-    owner,
-    part_of,
-    shard,
-)
+from apportion.core.placement.queueing.sharding import PARTS, WHOLE, key_of, owner, part_of, shard
 from apportion_schemas import PodConstraints, PodSelector, PodTerm
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, member, pod, shape

@@ -213,8 +213,7 @@ def test_kept_apart_they_leave_few_nodes_begun() -> None:
 def test_who_prefers_a_node_goes_there_all_the_same() -> None:
     """To keep apart is our wish; where to run is the pod's."""
     wish = PreferredTerm(
-        weight=100,
-        term=(NodeExpression(key="disk", operator="In", values=("fast",)),),
+        weight=100, term=(NodeExpression(key="disk", operator="In", values=("fast",)),)
     )
     wanting = shape(ask(1000), node=NodeConstraints(preferred=(wish,)))
     members = fleet(THREE, 9).report(observed("n04", labels={"disk": "fast"}))

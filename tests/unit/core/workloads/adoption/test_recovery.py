@@ -12,9 +12,7 @@ from tests.golden.test_annotations import NAMES, VECTORS, Vector
 from tests.support.fleet import A100_40, gpu
 from tests.support.pods import ask
 
-UNTOLD = {
-    "plain-under-nvidias-own-plugin": "that plugin is told nothing",
-}
+UNTOLD = {"plain-under-nvidias-own-plugin": "that plugin is told nothing"}
 
 COUNTS = (("2g.10gb", 10_240, 3), ("1g.5gb", 5120, 1))
 GROUP = MigGroup(

@@ -20,10 +20,7 @@ VCUDA = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
         ({"volcano.sh/vgpu-mode": "mig"}, {"modes": ("mig",)}),
         ({"nvidia.com/vgpu-mode": "mps"}, {"modes": ("mps",)}),
         ({"nvidia.com/vgpu-mode": "mig,hami-core"}, {"modes": ("hami-core", "mig")}),
-        (
-            {"nvidia.com/vgpu-mode": "mig", "volcano.sh/vgpu-mode": "mig"},
-            {"modes": ("mig",)},
-        ),
+        ({"nvidia.com/vgpu-mode": "mig", "volcano.sh/vgpu-mode": "mig"}, {"modes": ("mig",)}),
         ({"nvidia.com/use-gputype": "V100, A100,V100"}, {"use_types": ("A100", "V100")}),
         ({"nvidia.com/nouse-gputype": "T4"}, {"nouse_types": ("T4",)}),
         ({"nvidia.com/use-gpuuuid": "GPU-b,GPU-a"}, {"use_ids": ("GPU-a", "GPU-b")}),

@@ -26,16 +26,7 @@ from apportion_schemas.operations import Policy
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import A100_40, A100_80, gpu, node, npu, rack
 from tests.support.ledger_of import Ledger
-from tests.support.manifests import (
-    asks,
-    container,
-    draft,
-    pod,
-    read,
-    refused,
-    task,
-    volcano_job,
-)
+from tests.support.manifests import asks, container, draft, pod, read, refused, task, volcano_job
 from tests.support.pods import ask as own
 from tests.support.pods import pod as submitted
 from tests.support.pods import shape

@@ -22,10 +22,7 @@ RBD = {"monitors": ["10.0.0.1:6789", "10.0.0.2:6789"], "image": "base"}
         ({"iscsi": {"targetPortal": "a", "iqn": "iqn.d", "lun": 1}}, (Disk(name="iscsi/iqn.d"),)),
         (
             {"rbd": RBD},
-            (
-                Disk(name="rbd/10.0.0.1:6789/rbd/base"),
-                Disk(name="rbd/10.0.0.2:6789/rbd/base"),
-            ),
+            (Disk(name="rbd/10.0.0.1:6789/rbd/base"), Disk(name="rbd/10.0.0.2:6789/rbd/base")),
         ),
         ({"azureDisk": {"diskName": "d", "diskURI": "u"}}, ()),
         ({"cinder": {"volumeID": "d"}}, ()),

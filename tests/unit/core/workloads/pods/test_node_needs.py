@@ -270,11 +270,7 @@ def term(**expression: object) -> dict[str, Any]:
         (pod(nodeSelector={"gpu": True}), 'spec.nodeSelector["gpu"]', "write it in quotes"),
         (pod(nodeSelector={f"k{i}": "" for i in range(65)}), "spec.nodeSelector", "at most 64"),
         (pod(priorityClassName="gold"), "spec.priorityClassName", "no known priority class"),
-        (
-            pod({"cpu": "x"}),
-            'spec.containers[0].resources.limits["cpu"]',
-            "is not a quantity",
-        ),
+        (pod({"cpu": "x"}), 'spec.containers[0].resources.limits["cpu"]', "is not a quantity"),
         (pod({"gpu": 1}), "spec.containers[0].resources", "a name with its domain"),
         (pod({"cpu": "20k"}), "spec.containers", "is more than any node has"),
         (

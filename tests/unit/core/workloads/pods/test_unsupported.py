@@ -92,8 +92,5 @@ def test_gangs_made_by_annotation() -> None:
 
 def test_a_pod_of_a_gang_may_also_name_its_members() -> None:
     """Volcano passes over that annotation where the pod names its PodGroup."""
-    notes = {
-        "scheduling.volcano.sh/group-min-member": "2",
-        "scheduling.k8s.io/group-name": "train",
-    }
+    notes = {"scheduling.volcano.sh/group-min-member": "2", "scheduling.k8s.io/group-name": "train"}
     assert draft(pod(None, notes)).group == "default/train"
