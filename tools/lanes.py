@@ -42,6 +42,7 @@ class Lane(NamedTuple):
 
 
 LANES = (
+    Lane("cli", ("tests/integration/cli",)),
     Lane("nats", ("tests/contracts", "tests/faults", "tests/gpu", "tests/integration")),
     Lane("kubernetes", ("tests/contracts/kube", "tests/e2e", "tests/integration/kube")),
     Lane("console", ("tests/integration/console",)),

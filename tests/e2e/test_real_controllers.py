@@ -23,7 +23,7 @@ from apportion.core.workloads.adoption.placement_annotations import SHARES
 from apportion_schemas import DifferenceFound, PodBound, PodGone, PodSubmitted
 from tests.e2e.test_life import VERBS, system
 from tests.e2e.test_volcano_jobs import job
-from tests.integration.test_verify import Verb
+from tests.integration.cli.test_verify import Verb
 from tests.support.control_plane import ControlPlane
 from tests.support.controllers import workload_controllers
 from tests.support.kube_objects import kube_node, kube_pod, share

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.integration.test_run import LIBRARY, LOCAL, ended, pods
+from tests.integration.cli.test_run import LIBRARY, LOCAL, ended, pods
 from tests.support.commands import Command
 from tests.support.containers import BASE, Podman, alone, prepare, skip_unless_here
 from tests.support.nvidia.build import built

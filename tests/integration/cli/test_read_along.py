@@ -25,7 +25,7 @@ from tests.support.fleet import rack
 from tests.support.nats import Bus
 from tests.support.polling import until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "read-along"
 SUBJECT = "apportion.v1.placement.>"
 auditors = pytest.mark.parametrize("who", ["auditor", AUDITOR.name])

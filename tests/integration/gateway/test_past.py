@@ -33,7 +33,7 @@ from apportion_schemas import (
     ShareBreached,
     SharesAllocated,
 )
-from tests.integration.test_gateway import Gateway
+from tests.integration.gateway.test_gateway import Gateway
 from tests.support.attesting import save_attested
 from tests.support.facts import Facts
 from tests.support.fleet import rack

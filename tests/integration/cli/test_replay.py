@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_plan import pod
+from tests.integration.cli.test_plan import pod
 from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 

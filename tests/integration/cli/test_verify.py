@@ -24,7 +24,7 @@ from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
 PODS = 30
-AGREEMENT = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-agreement.jsonl"
+AGREEMENT = Path(__file__).parents[2] / "golden" / "ledgers" / "v1-agreement.jsonl"
 
 
 class Verb:
