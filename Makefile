@@ -177,6 +177,7 @@ $(DEV): requirements/dev.txt pyproject.toml | $(VENV)/bin/python
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@$(STALE)
 	@$(BYTECODE)
+	@! git rev-parse --git-dir >/dev/null 2>&1 || git config core.hooksPath tools/hooks
 	@touch $@ $(RUNTIME)
 
 $(COMPILED): hatch_build.py $(shell find services/apportion/core -name '*.py') | $(DEV)
