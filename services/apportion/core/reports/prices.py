@@ -1,13 +1,13 @@
-"""What an hour of a card costs, by model: a small TOML file.
+"""Prices of a device hour by model, read from a small TOML file.
 
     currency = "EUR"
-    [models]                          # of one whole card, for an hour
+    [models]                          # one whole device for an hour
     "NVIDIA H100 80GB HBM3" = 2.10
-    "*A100*" = 1.20                   # any model that matches; of several, the longest pattern
+    "*A100*" = 1.20                   # any model that matches; the longest pattern wins
     "*" = 0.50
 
-A share costs the part of its card's memory that it holds. Invariant: prices are decimal numbers
-all the way; nothing is rounded before it is shown."""
+A share costs the part of its device's memory that it has. Invariant: prices are decimals; amounts
+are rounded only when shown."""
 
 import re
 import tomllib
@@ -25,22 +25,22 @@ PRICES_BYTES_MAX: Final = 1 << 20
 MODELS_MAX: Final = 1_000
 DOTS_MAX: Final = 10 * MODELS_MAX
 PRICE_MAX: Final = Decimal(1_000_000_000)
+# the smallest valid file
 EXAMPLE: Final = 'currency = "USD"\n[models]\n"NVIDIA H100 80GB HBM3" = 2.5'
-"""The least that such a file may say."""
 
 
 class PriceError(ValueError):
-    """The prices cannot be used; the message names the field, the value and what to write."""
+    """The prices cannot be used; the message names the field, the value and the fix."""
 
 
 class Prices(Struct, frozen=True):
-    """A currency (ISO 4217), and prices of a card's hour by model or pattern."""
+    """A currency (ISO 4217), and prices of a device hour by model or pattern."""
 
     currency: str
     models: dict[str, Decimal]
 
     def of(self, model: str) -> Decimal:
-        """The price of one card of this model for an hour. Raises PriceError."""
+        """Return the price of a device hour of this model. Raises `PriceError`."""
         exact = self.models.get(model)
         if exact is not None:
             return exact
@@ -50,7 +50,7 @@ class Prices(Struct, frozen=True):
         return self.models[max(matching, key=lambda each: (len(each), each))]
 
     def lacking(self, models: Iterable[str]) -> tuple[str, ...]:
-        """Those of these models that have no price."""
+        """Return those of these models that have no price, sorted."""
         return tuple(
             model
             for model in sorted(set(models))
@@ -58,21 +58,21 @@ class Prices(Struct, frozen=True):
         )
 
     def cost(self, model: str, cards: int) -> Decimal:
-        """What so many millionths of a card, times microseconds, cost. Raises PriceError."""
+        """Return the cost of device millionths times microseconds. Raises `PriceError`."""
         return self.of(model) * cards / (CARD * HOUR) if cards else Decimal(0)
 
 
 def lacking_words(models: Iterable[str]) -> str:
-    """What is wrong with prices that lack these models, and what to write."""
+    """Return an error about models without a price, with the fix."""
     named = " and ".join(map(repr, models))
     return f'[models] has no price for {named}; add it there, or a pattern such as "*" = 0.50'
 
 
 def prices_of(data: bytes) -> Prices:
-    """The prices of a file. Raises PriceError."""
+    """Parse a price file. Raises `PriceError`."""
     if len(data) > PRICES_BYTES_MAX:
         raise PriceError(f"the file has more than {PRICES_BYTES_MAX} bytes")
-    if data.count(b".") > DOTS_MAX:  # tomllib's time grows with the square of a key's parts
+    if data.count(b".") > DOTS_MAX:  # tomllib takes quadratic time in the parts of a dotted key
         raise PriceError(f"the file has more than {DOTS_MAX} dots; write one line for each model")
     try:
         found = tomllib.loads(data.decode(), parse_float=Decimal)

@@ -1,6 +1,6 @@
-"""Accounts, put into answers.
+"""Build the answers of reports from an account.
 
-Invariant: a total is the sum of its parts before anything is rounded."""
+Invariant: a total is the sum of its parts before rounding."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -16,15 +16,14 @@ from apportion.core.reports.prices import PriceError, Prices, lacking_words
 from apportion.core.reports.rows import NOBODY, By
 from apportion.core.reports.used import Idle, UsedSums
 
-COST: Final = "cost"
-"""The one report that is nothing without money."""
+COST: Final = "cost"  # the report that fails without prices
 DIGITS: Final = 6
 IDLE_SHOWN: Final = 1_000
 _MIB_IN_GIB: Final = 1_024
 
 
 class Period(Struct, frozen=True):
-    """From when to when, and in steps of how many microseconds; 0 for none."""
+    """Start and end of a report, and its step in microseconds; 0 for no steps."""
 
     start: int
     end: int
@@ -32,7 +31,7 @@ class Period(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """What was read for a report: as of which revision, by what, when, and what came of it."""
+    """The result of reading the ledger for a report."""
 
     revision: int
     by: By
@@ -42,7 +41,7 @@ class Reading(Struct, frozen=True):
 
 
 class _Figures(Struct):
-    """What one row adds up, before it is rounded."""
+    """The sums of one row before rounding."""
 
     sums: Sums
     used: UsedSums
@@ -50,7 +49,7 @@ class _Figures(Struct):
     capacity_cost: Decimal = Decimal(0)
 
     def add(self, model: str, sums: Sums, prices: Prices | None) -> None:
-        """More of one model."""
+        """Add the sums of one model."""
         self.sums.add(sums)
         if prices is not None:
             self.cost += prices.cost(model, sums.cards[Part.GRANTED])
@@ -58,7 +57,7 @@ class _Figures(Struct):
 
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
-    """Granted, used and money, by row. Raises PriceError, where it is about the cost."""
+    """Return granted, used and cost by row. Raises `PriceError` for the cost report."""
     unpriced = _unpriced(prices, (model for _, (_, model), _ in read.meters.cells()))
     if unpriced and what == COST:
         raise PriceError(lacking_words(unpriced))
@@ -96,7 +95,7 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
                 key,
                 figures,
                 start=text_of(read.meters.edges(step)[0]),
-                whole=nodes or key == NOBODY,  # what nobody held has a row of its own
+                whole=nodes or key == NOBODY,  # unallocated devices are a row of their own
                 money=money,
             )
             for (step, key), figures in in_time
@@ -107,7 +106,7 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
 
 
 def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
-    """Shares that did nothing for an hour or more."""
+    """Return the shares that were idle for an hour or more."""
     stretches = read.account.used.idle()
     unpriced = _unpriced(prices, (each.model for each in stretches))
     prices = None if unpriced else prices
@@ -132,17 +131,15 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
 
 
 def _begins(read: Reading) -> str:
-    """When the ledger begins, where that is within the period: before it there is nothing to tell.
-
-    Empty elsewhere."""
+    """Return when the ledger starts if that is within the period, else an empty string."""
     begins = read.account.begins
     return text_of(begins) if read.period.start < begins < read.period.end else ""
 
 
 def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:
-    """Of which models there is no price: a report of hours is without money then, and not refused.
+    """Return the models that have no price.
 
-    A sum that left a model out would look like the whole."""
+    Reports of hours omit the cost then, because a sum without these models would look complete."""
     return () if prices is None else prices.lacking(models)
 
 
