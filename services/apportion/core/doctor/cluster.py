@@ -1,6 +1,6 @@
-"""What a state says that a doctor wants to know: of nodes and agents, and of what waits in vain.
+"""Gather the doctor's facts about nodes, agents and pending pods from a state.
 
-Invariant: a pod is called never-fitting only where `why` says so as well."""
+Invariant: a pod counts as never fitting only if `why` says so too."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -29,23 +29,22 @@ from apportion_schemas import (
     SharesAllocated,
 )
 
+# events about a pod's placement, which may be written while the pod ends
 WORDS_OF_PLACES: Final = (SharesAllocated, AllocationFailed, ShareBreached, PodBound, BindFailed)
-"""What an agent and a binder say of a pod's place, which they do while the pod may end."""
-STARVING_S: Final = 600
-"""A gang that waits longer than this, by the time of its newest pod, is reported."""
+STARVING_S: Final = 600  # a gang is reported if its newest pod has been pending for longer
 
 
 def came_late(said: Event, revision: int, gone: int) -> bool:
-    """Whether this word at `revision` is about a pod of which its writer could not know the end.
+    """Return True if the writer of this event could not know that the pod had ended.
 
-    `gone` is the revision at which the pod ended, 0 where it has not."""
+    `gone` is the revision at which the pod ended, or 0."""
     return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
 
 
 def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
-    """Nodes, agents and drivers, as of the state's revision.
+    """Return the facts about nodes, agents and drivers.
 
-    `late` are the revisions of refused events that came late, see `came_late`."""
+    `late` are revisions of refused events that came late, see `came_late`."""
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     simulated = [node for node in there if node.reported and node.reported.simulated]
     drivers: dict[str, list[str]] = {}
@@ -90,7 +89,7 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
 
 
 def models_of(state: State) -> tuple[str, ...]:
-    """The models of all devices that are there now, by name."""
+    """Return the models of all present devices, sorted."""
     there = (node for node in state.nodes.values() if node.present)
     return tuple(
         sorted({each.device.model for node in there for each in node.devices if each.present})
@@ -98,7 +97,6 @@ def models_of(state: State) -> tuple[str, ...]:
 
 
 def _failed(node: NodeState) -> FailedDevices | None:
-    """Its devices that are no good, and who is on them; None where all are well."""
     bad = [each.device.id for each in node.devices if failure(each) is not None]
     on = {device: {pod.uid for pod in pods_on(node, device)} for device in bad}
     held = tuple(device for device, pods in on.items() if pods)
@@ -120,7 +118,7 @@ def _cordoned(node: NodeState) -> Iterator[Cordoned]:
 
 
 def waiting_facts(state: State, *, now: str) -> WaitingFacts:
-    """What waits without a chance; `now` is the time as RFC 3339. Costs what waits."""
+    """Return the pending pods that cannot fit, and starving gangs. `now` is in RFC 3339."""
     waiting = [
         pod for pod in state.pods.values() if pod.phase is Phase.PENDING and not pod.submitted.gates
     ]
@@ -147,7 +145,7 @@ def waiting_facts(state: State, *, now: str) -> WaitingFacts:
 def _waiting_longest(
     state: State, waiting: list[PodState], now_micros: int
 ) -> Iterator[StarvingGang]:
-    """The gangs none of whose newest pods is younger than `STARVING_S`, the oldest first."""
+    """Yield gangs whose newest pod is older than `STARVING_S`, the longest waiting first."""
     gangs: dict[str, list[PodState]] = {}
     for pod in waiting:
         if pod.submitted.group:
@@ -165,7 +163,7 @@ def _waiting_longest(
     for waits_s, name, pods, newest in sorted(found, key=lambda each: (-each[0], each[1])):
         group = state.groups[name]
         priority = max(pod.submitted.priority for pod in pods)
-        overtaken = sum(  # by pods of no higher priority that came after its newest
+        overtaken = sum(  # by pods of no higher priority that were submitted after its newest
             each.placement is not None
             and not each.adopted
             and each.submitted_revision > newest.submitted_revision
