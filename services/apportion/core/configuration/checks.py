@@ -1,7 +1,7 @@
-"""What types cannot say: keys that must agree, and keys that would have no effect.
+"""Check what types cannot express: keys that must agree, and keys without an effect.
 
-The reader of a file calls this, and so does the fold, so that a configuration that a foreign writer
-put on the ledger is refused there by the same words."""
+Called when a file is read and by the fold, so that the fold refuses an invalid configuration by
+another writer with the same error."""
 
 from functools import lru_cache
 
@@ -18,16 +18,15 @@ from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import MigGeometries, NodeConfiguration, NvidiaConfiguration
 
-WEIGHABLE = ("binpack", "spread")
-"""Policies that look at how full a node is, resource by resource."""
+WEIGHABLE = ("binpack", "spread")  # policies that consider how full a node is, resource by resource
+# dialects that may share names, because a pod's other names tell them apart
 SHARED = frozenset({"plain", "hami", "volcano-vgpu"})
-"""Dialects that may have names in common: a pod's other names tell them apart."""
 
 
 def check(configuration: Configuration) -> None:
-    """Refuse a configuration that contradicts itself or says what nobody obeys.
+    """Reject a configuration that contradicts itself or sets keys without an effect.
 
-    Raises ManifestError: see above."""
+    Raises `ManifestError`."""
     _check_names(configuration)
     _check_geometries(configuration.nvidia.known_mig_geometries)
     policy = configuration.policy
@@ -141,10 +140,11 @@ def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration)
             )
 
 
-# Which key of the document names which resource, and how manifests are read under it.
+# The document's key for each resource name, and how manifests are read under them.
 #
 # Invariant: every resource that the section `nvidia` can rename has one key.
 
+# field of `VgpuNames` to key of the document
 RESOURCE_KEYS = {
     "count": "resourceCountName",
     "memory": "resourceMemoryName",
@@ -152,16 +152,15 @@ RESOURCE_KEYS = {
     "cores": "resourceCoreName",
     "priority": "resourcePriorityName",
 }
-"""Field of `VgpuNames` to key of the document."""
 
 
 def written_names(nvidia: NvidiaConfiguration) -> dict[str, str]:
-    """The resource names that the document says, with their keys."""
+    """Return the resource names that the document sets, with their keys."""
     return {name: RESOURCE_KEYS[part] for part, name in renamed(nvidia).items()}
 
 
 def names_in_force(nvidia: NvidiaConfiguration) -> list[tuple[str, str]]:
-    """Key and name of every resource of the section's dialect, those that are written last."""
+    """Return key and name of every resource of the section's dialect; names set here come last."""
     written = renamed(nvidia)
     named = structs.asdict(original_names(nvidia)) | written
     parts = sorted((part for part in RESOURCE_KEYS if named[part]), key=written.__contains__)
@@ -170,7 +169,7 @@ def names_in_force(nvidia: NvidiaConfiguration) -> list[tuple[str, str]]:
 
 @lru_cache(maxsize=8)
 def manifest_config(configuration: Configuration) -> ManifestConfig:
-    """How manifests are read under this configuration."""
+    """Return how manifests are read under this configuration."""
     return ManifestConfig(
         dialects=dialect_config(configuration), schedulers=scheduler_names(configuration)
     )
