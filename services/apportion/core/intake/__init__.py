@@ -1,5 +1,5 @@
-"""What a node's agent may tell the ledger, and what is not believed of it.
+"""Judge what a node's agent asks to have appended to the ledger.
 
-Agents do not write the ledger: each asks an intake to, and the intake judges by these pure
-functions over the state. Invariant: whatever an agent sends, no subject, id or fence but those of
-its own node's reports can come of it."""
+Agents cannot write to the ledger: they send events to an intake, which judges them by these pure
+functions over the state. Invariant: whatever an agent sends, only reports of its own node can
+result, with no other subject, id or fence."""
