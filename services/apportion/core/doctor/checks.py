@@ -64,7 +64,7 @@ class Found(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What was found, in a sentence."""
+        """The finding as a sentence."""
         return joined(self.parts)
 
 

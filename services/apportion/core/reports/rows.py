@@ -52,7 +52,7 @@ class By(Struct, frozen=True):
 
 
 def by_of(text: str) -> By:
-    """What `namespace`, `queue`, `user`, `node` or `label:KEY` means. Raises WrongBy."""
+    """Parse `namespace`, `queue`, `user`, `node` or `label:KEY`. Raises `WrongBy`."""
     kind, colon, label = text.partition(":")
     if kind not in KINDS or bool(colon) != (kind == "label") or (colon and not label):
         raise WrongBy(f"by is {text[:300]!r}; use namespace, queue, user, node or label:KEY")
