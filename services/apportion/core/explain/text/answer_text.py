@@ -1,7 +1,7 @@
-"""The sentences of answers, made from their other fields as the last step.
+"""Make the sentences of answers from their other fields.
 
-Invariant: it reads answers alone. A tenant's sentences are made from answers after redaction, so
-they cannot name what the fields do not."""
+Invariant: only answers are used as input. A tenant's sentences are made after redaction, so they
+cannot reveal what the fields do not contain."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -35,15 +35,14 @@ from apportion.core.explain.text.words import device_words
 from apportion.core.ledger.state import DRAINED
 from apportion_schemas import Score
 
-HOLDERS_NAMED: Final = 4
-"""So many of the pods are named that hold what a limit allows, or what a node has too little of."""
+HOLDERS_NAMED: Final = 4  # pods that are listed if they use what a limit allows or a node lacks
 CHANGES_SAID: Final = 8
 _NOW: Final = ("is", "waits")
 _THEN: Final = ("was", "waited")
 
 
 def cause_with_text(row: CauseRow) -> CauseRow:
-    """The cause with what would unblock it: the cure, who holds the limit, who cordoned what."""
+    """Add what would unblock the cause: the cure, the pods at the limit, the cordons."""
     said = row.command + row.cure
     if OF_OTHERS in row.held_by:
         said += "; held by pods of several namespaces"  # and no count
@@ -61,7 +60,7 @@ def cause_with_text(row: CauseRow) -> CauseRow:
 
 
 def refused_with_text(refused: WhyRefused) -> WhyRefused:
-    """The refusal with what was taken off offer after it: what is cordoned comes first."""
+    """Add what became unavailable after the refusal; cordons come first."""
     cordoned = [_off_words(each) for each in refused.since if each.state == "cordoned"]
     cordoned += [f"{refused.since_more:,} more are cordoned"] if refused.since_more else []
     out = [_off_words(each) for each in refused.since if each.state != "cordoned"]
@@ -76,7 +75,7 @@ def _off_words(off: OffOffer) -> str:
 
 
 def node_with_text(node: NodeAnswer) -> NodeAnswer:
-    """The node with why nothing new goes there."""
+    """Add why the node takes no new pods."""
     return structs.replace(
         node, cordon=_node_cordon(node.cordons, unschedulable=node.unschedulable)
     )
@@ -87,7 +86,7 @@ def _node_cordon(cordons: Sequence[CordonAnswer], *, unschedulable: bool) -> str
 
 
 def device_with_text(device: DeviceAnswer) -> DeviceAnswer:
-    """The device with why nothing new goes onto it, and why not onto its node."""
+    """Add why the device takes nothing new, and why its node does not."""
     return structs.replace(
         device,
         cordon=cordon_words(device.cordons),
@@ -96,14 +95,14 @@ def device_with_text(device: DeviceAnswer) -> DeviceAnswer:
 
 
 def closed_with_text(device: ClosedDevice) -> ClosedDevice:
-    """The device with why it is not open, as in `has failed (XID 79)`."""
+    """Add why the device is closed, as in `has failed (XID 79)`."""
     causes = [f"has failed ({device.failed.reason})"] if device.failed is not None else []
     causes += [f"is cordoned: {cordon_words(device.cordons)}"] if device.cordons else []
     return structs.replace(device, cause=" and ".join(causes))
 
 
 def queued_with_text(pod: QueuedPod) -> QueuedPod:
-    """The pod with where room is made for it, and who has yet to leave."""
+    """Add the node where pods are evicted for this one, and which still have to end."""
     if not pod.nominated:
         return pod
     if not pod.leaving_names:
@@ -112,14 +111,14 @@ def queued_with_text(pod: QueuedPod) -> QueuedPod:
 
 
 def eviction_with_text(eviction: Eviction) -> Eviction:
-    """The eviction with its sentence."""
+    """Add the sentence."""
     if eviction.event is None:
         return eviction
     return structs.replace(eviction, sentence=words.eviction(eviction.event))
 
 
 def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
-    """The plan with its sentence: what becomes of pods, and gangs that a drain would move whole."""
+    """Add the sentence: the summary, and gangs that a drain would move whole."""
     said = plan.summary
     if plan.moved_whole:
         more = words.many(plan.moved_along, "pod")
@@ -128,7 +127,7 @@ def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
 
 
 def change_with_text(change: PlanChange) -> PlanChange:
-    """The change with its words, as in `without node-3`."""
+    """Add the description, as in `without node-3`."""
     of = f"{device_words(change.device)} of {change.node}" if change.device else change.node
     limit = f"quota {change.quota}" if change.quota else f"queue {change.queue}"
     words_of = {
@@ -142,13 +141,13 @@ def change_with_text(change: PlanChange) -> PlanChange:
 
 
 def differing(changes: Sequence[ManifestChange]) -> list[str]:
-    """What a manifest asks for otherwise: what was → what is wanted; of many the first few."""
+    """Return the first differences of a manifest, as in `path: old → new`."""
     said = [f"{each.path}: {each.was} → {each.wanted}" for each in changes[:CHANGES_SAID]]
     return [*said, *(["and more"] if len(changes) > CHANGES_SAID else [])]
 
 
 def planned_with_text(pod: PlannedPod) -> PlannedPod:
-    """The pod with its sentence, and what that says of it without its name."""
+    """Add the cause and the sentence, also without the pod's name."""
     pod = structs.replace(pod, cause=_planned_cause(pod))
     text, waits = _planned(pod), ""
     if pod.pending_since:
@@ -159,7 +158,6 @@ def planned_with_text(pod: PlannedPod) -> PlannedPod:
 
 
 def _planned_cause(pod: PlannedPod) -> str:
-    """Why it is not placed, or what is to be said of the place that it keeps."""
     refused = pod.refused
     if pod.outcome == "unchanged":
         said = f"{pod.phase} on {pod.node}"
@@ -195,17 +193,17 @@ def _planned(pod: PlannedPod) -> str:
 
 
 def log_with_text(row: LogRow) -> LogRow:
-    """The event with its sentence."""
+    """Add the sentence."""
     return structs.replace(row, sentence=joined(row.parts) + "; ".join(row.clauses))
 
 
 def mark_with_text(row: MarkRow) -> MarkRow:
-    """The mark with its sentence."""
+    """Add the sentence."""
     return structs.replace(row, sentence=joined(row.parts))
 
 
 def diff_with_text(row: DiffRow) -> DiffRow:
-    """The difference with the words for both sides, and the sentence of its event."""
+    """Add the text of both sides, and the sentence of the event."""
     return structs.replace(
         row,
         before=side_words(row.was),
@@ -215,7 +213,7 @@ def diff_with_text(row: DiffRow) -> DiffRow:
 
 
 def side_words(side: Side) -> str:
-    """As in `n1: GPU-1a2b3c4d 3,000 MiB`, `joined, 8 cards` or `failed: XID 79`."""
+    """Return text such as `n1: GPU-1a2b3c4d 3,000 MiB`, `joined, 8 cards` or `failed: XID 79`."""
     if side.node:
         return f"{side.node}: {shares_words(side.shares)}"
     if side.cards is not None:
@@ -227,7 +225,7 @@ def side_words(side: Side) -> str:
 
 
 def why_with_text(why: Why) -> Why:
-    """The answer with its sentence and its cause, made from the other fields."""
+    """Add the sentence and the cause."""
     cause = cause_text(why)
     awaits = (
         "" if why.placed or why.refused or why.rejected else _awaits(why) + _while_it_waits(why)
@@ -236,7 +234,7 @@ def why_with_text(why: Why) -> Why:
 
 
 def _awaits(why: Why) -> str:
-    """What a pod waits for at which no scheduler has looked."""
+    """Return what a pod waits for that no scheduler has seen yet."""
     if why.gates:
         return gates_words(why.gates)
     if why.chooser:
@@ -251,7 +249,7 @@ def _awaits(why: Why) -> str:
 
 
 def cause_text(why: Why) -> str:
-    """What a refused pod waits for, without its name and since when; empty for any other pod."""
+    """Return what a refused pod waits for, without name and duration; empty for other pods."""
     refused = why.refused
     if refused is None:
         return ""
@@ -283,7 +281,7 @@ def _at_its_revision(why: Why, cause: str, tense: tuple[str, str]) -> str:
     if why.placed is not None:
         return f"{name} {is_} {why.phase} on {_place(why, why.placed)}"
     if why.refused is not None:
-        # Its submission, whenever it was decided last: no event says when it lost a place.
+        # The submission, because no event records when it lost its node.
         lost = "again since it lost its place"
         since = lost if why.last_failure else f"since revision {why.history[0].revision}"
         return f"{name} {is_} waiting {since}: {cause}"
@@ -307,7 +305,7 @@ def _place(why: Why, placed: WhyPlaced) -> str:
 
 
 def _while_it_waits(why: Why) -> str:
-    """The pods that leave for it, and the placements that failed, as sentences behind another."""
+    """Return sentences about evictions for the pod, and about placements that failed."""
     said = ""
     if why.leaving:
         room = room_made(why.room_on or "another node", list(why.leaving))
@@ -323,7 +321,7 @@ def _while_it_waits(why: Why) -> str:
 
 
 def _who_ends(why: Why, pods: int) -> str:
-    """Who ends so many evicted pods where no API server does."""
+    """Return which component ends evicted pods without an API server."""
     if why.of_kubernetes:
         return ""
     whom, they = ("it", "it waits") if pods == 1 else ("them", "they wait")
@@ -331,7 +329,7 @@ def _who_ends(why: Why, pods: int) -> str:
 
 
 def _unbelieved(nodes: tuple[str, ...]) -> str:
-    """That more may fit there than is known; empty where all agents are believed."""
+    """Return a hint about nodes whose agents' reports are refused; empty if there are none."""
     if not nodes:
         return ""
     whose = (
@@ -346,7 +344,9 @@ def _unbelieved(nodes: tuple[str, ...]) -> str:
 
 
 def placed_words(placed: WhyPlaced) -> str:
-    """Where, and what decided it, as in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
+    """Return the node and the deciding score.
+
+    As in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
     if placed.found_there:
         return f"{placed.node}, where it ran before this ledger held it"
     score, nodes = placed.score, placed.nodes
@@ -367,7 +367,7 @@ def placed_words(placed: WhyPlaced) -> str:
 
 
 def _deciding(first: Score, second: RunnerUp) -> str:
-    """The part of the score by which the first leads most; empty where it leads by none."""
+    """Return the part of the score with the largest lead; empty if there is none."""
     leads = {
         part: value - second.parts[part]
         for part, value in first.parts.items()
@@ -377,6 +377,7 @@ def _deciding(first: Score, second: RunnerUp) -> str:
     return part if part and leads[part] > 0 else ""
 
 
+# Functions that make an answer's sentences again from the fields that are left
 WITH_TEXT: Final[Mapping[type, Callable[[Any], Any]]] = {
     CauseRow: cause_with_text,
     ClosedDevice: closed_with_text,
@@ -393,4 +394,3 @@ WITH_TEXT: Final[Mapping[type, Callable[[Any], Any]]] = {
     Why: why_with_text,
     WhyRefused: refused_with_text,
 }
-"""What makes the sentences of an answer again, from the fields that are left."""

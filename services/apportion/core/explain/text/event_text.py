@@ -1,8 +1,7 @@
-"""Events in one line each: what `tail` and every log of the ledger show a person.
+"""Describe events in one line each, for `tail` and every log of the ledger.
 
-A line is made of parts, in which names of pods and nodes are told apart from words, so that a
-client can make links of them. Invariant: every event of the catalogue has a line (a test walks over
-all of them)."""
+In the parts of a line, pods and nodes are marked as names, so that clients can link them.
+Invariant: every event of the catalogue has a line (a test checks them all)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -68,21 +67,19 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
+# HAMi-core copies the limit at `cuInit`, so a running process keeps the old one
 CORES_LATER = "new cores hold for processes that start from now on"
-"""HAMi-core copies the limit at `cuInit`, so a process that runs keeps the old one."""
-LISTED = 4
-"""How many of several things a line names before it only counts them."""
+LISTED = 4  # things that a line names before it only counts them
 
 
 NAMES_MAX = 100_000
-SHAPES_MAX = 4_096
-"""Of so many pods it is remembered what they ask for: a refusal follows soon."""
+SHAPES_MAX = 4_096  # pods whose requests are remembered, because a refusal usually follows soon
 
 
 class Line(NamedTuple):
-    """One event: its sentence is `parts`, then `clauses` with semicolons between them.
+    """One event: its sentence is `parts`, then `clauses` joined by semicolons.
 
-    `own`: so many parts at the front name the pod that it is about, and say what its type says."""
+    The first `own` parts name the pod and repeat the event's type."""
 
     parts: tuple[str | Part, ...]
     own: int = 0
@@ -94,17 +91,16 @@ class Line(NamedTuple):
         return joined(self.parts) + "; ".join(self.clauses)
 
 
-Pod = tuple[str | Part, ...]
-"""What a line calls its pod: its name, or its uid where no event named it."""
+Pod = tuple[str | Part, ...]  # how a line names its pod: by name, or by uid if no event named it
 
 
 class Teller:
-    """Tells events one after the other, and remembers the names of the pods that it was told of.
+    """Describes events in order, and remembers pod names.
 
-    Most events name a pod by its uid alone; whoever was told of its submission or placement before
-    hears its name instead. It remembers the newest `NAMES_MAX` names, and of others asks `find`,
-    which says the name of a uid, or the empty text. A pod that goes after another one was given its
-    name, as where a drain submitted it anew, is `the one before`."""
+    Most events identify a pod only by uid. It remembers the newest `NAMES_MAX` names from
+    submissions and placements, and calls `find` for others, which returns the name for a uid or an
+    empty string. If a pod ends after its name was reused, as after a drain, the line calls it `the
+    one before`."""
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
@@ -113,15 +109,15 @@ class Teller:
         self._find = find
 
     def line(self, data: Any) -> str:
-        """One event's payload in words, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
+        """Return one event's payload as text, as in `default/a placed on node-1: …`."""
         return self.parts(data).sentence
 
     def parts(self, data: Any) -> Line:
-        """The same with its names told apart."""
+        """Return the line with its names marked."""
         match data:
             case PodSubmitted():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
-                if not data.group:  # a gang's refusal is of some pod of it, perhaps another one
+                if not data.group:  # a gang's refusal may be about another pod of it
                     self._shapes[data.uid] = data.shape
                 if len(self._shapes) > SHAPES_MAX:
                     del self._shapes[next(iter(self._shapes))]
@@ -150,7 +146,7 @@ class Teller:
         return _filled(_LINES[type(data)], data, pod)
 
     def name_of(self, uid: str) -> str:
-        """What the pod of this uid is called, as `namespace/name`; empty where nobody said."""
+        """Return the pod's name as `namespace/name`; empty if it is unknown."""
         found = self._names.get(uid)
         if found is None and self._find is not None:
             found = self._find(uid)
@@ -168,12 +164,12 @@ class Teller:
 
 
 def share_words(share: Share) -> str:
-    """What a container holds, as in `GPU-1a2b3c4d 3,000 MiB 50 %` or `GPU-1a2b3c4d 1g.5gb@0`."""
+    """Return a share as text, as in `GPU-1a2b3c4d 3,000 MiB 50 %` or `GPU-1a2b3c4d 1g.5gb@0`."""
     return f"{device_words(share.device)} {_piece(share)}"
 
 
 def shares_words(shares: Iterable[Share]) -> str:
-    """What a pod holds; equal shares of several devices are said once: `GPU-1+GPU-2 5 MiB each`."""
+    """Return a pod's shares, with equal ones combined: `GPU-1+GPU-2 5 MiB each`."""
     devices: dict[str, list[str]] = {}
     for share in shares:
         devices.setdefault(_piece(share), []).append(device_words(share.device))
@@ -190,13 +186,13 @@ def _piece(share: Share) -> str:
         return f"{share.instance.profile}@{share.instance.start}"
     if share.template:
         return share.template
-    of_npu = share.device.startswith("NPU-")  # whose AI cores are counted: 8 are all of them
+    of_npu = share.device.startswith("NPU-")  # an NPU's cores are a number, not a percentage
     cores = words.many(share.cores, "core") if of_npu else f"{share.cores} %"
     return f"{share.memory_mib:,} MiB" + (f" {cores}" if share.cores else "")
 
 
 def ask_words(ask: Ask) -> str:
-    """What a container wants, as in `2 x nvidia 3,000 MiB 50 %` or `1 x nvidia whole`."""
+    """Return an ask as text, as in `2 x nvidia 3,000 MiB 50 %` or `1 x nvidia whole`."""
     said = f"{ask.count} x {ask.family}"
     if ask.whole:
         return f"{said} whole"
@@ -212,25 +208,25 @@ def ask_words(ask: Ask) -> str:
 
 
 def room_made(node: str, leaving: list[str]) -> str:
-    """For a pod that waits until those have left, behind `room`."""
+    """Return, after "room", which pods have to end first."""
     return f"is made for it on {node}, where it goes once these have left: {listed(leaving)}"
 
 
 def listed(things: list[str], most: int = LISTED) -> str:
-    """The first few of several, and how many more there are."""
+    """Join the first few of several things, and count the rest."""
     more = len(things) - most
     return ", ".join(things[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def limit_name(limit: QueueObserved | QuotaObserved) -> str:
-    """How people are told of it."""
+    """Return the name of a limit for users."""
     if isinstance(limit, QueueObserved):
         return f"queue {limit.queue}"
     return quota_name(limit.namespace, limit.quota)
 
 
 def quota_name(namespace: str, quota: str) -> str:
-    """The same of one that has left."""
+    """Return the name of a quota for users."""
     return f"quota {namespace}/{quota}"
 
 
@@ -249,12 +245,11 @@ def _queue(data: QueueObserved) -> str:
 
 
 def rejection_words(rejected: PodRejected) -> str:
-    """Why a pod cannot be read, as in `spec.nodeName: 'n1' has been placed already: remove it`."""
+    """Return why a pod cannot be read, as in `spec.nodeName: 'n1' has been placed already: …`."""
     return f"{rejected.field}: {rejected.value} {rejected.problem}: {rejected.fix}"
 
 
 def _about(pod: Pod, says: str, *more: str | Part, clauses: tuple[str, ...] = ()) -> Line:
-    """A line that begins with its pod, and says first what its type says."""
     return Line((*pod, says, *(part for part in more if part)), len(pod) + 1, clauses)
 
 
@@ -263,18 +258,19 @@ def _on(node: str) -> Part:
 
 
 def _said(text: str) -> Part:
-    """What a person, a driver or a program wrote."""
     return Part(name=text, quoted=True)
 
 
 def difference_words(data: DifferenceFound) -> str:
-    """How cluster and ledger differ, as in `default/a: the ledger has …, the cluster has …`."""
+    """Return a difference of cluster and ledger.
+
+    As in `default/a: the ledger has …, the cluster has …`."""
     said = (("the ledger has", data.ledger), ("the cluster has", data.cluster))
     return f"{data.name}: " + ", ".join(f"{who} {what or 'nothing'}" for who, what in said)
 
 
 def policy_words(policy: PolicyChanged) -> str:
-    """How nodes and devices are preferred, as in `nodes price, devices price`."""
+    """Return the placement policy, as in `nodes price, devices price`."""
     weights, of = "", policy.node_weights
     if of is not None:
         weights = f" (CPU {of.cpu}, memory {of.memory}, devices {of.devices})"
@@ -282,7 +278,7 @@ def policy_words(policy: PolicyChanged) -> str:
 
 
 def breach_words(data: ShareBreached) -> str:
-    """What the agent found, as in `container main raised its limit of GPU-1a2b to 9,000 MiB …`."""
+    """Return the agent's finding, as in `container main set its limit of GPU-1a2b to …`."""
     device, granted = device_words(data.device), f"{data.memory_mib:,} MiB"
     used = f"{data.memory_found_mib:,} MiB"
     whose = f"container {data.container}"
@@ -323,7 +319,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _usage(data: UsageRecorded) -> Pod:
-    """How much of its shares a node used, and what used it without one."""
+    """Return how much of a node's shares was used, and processes without a share."""
     seconds = max(1, data.seconds)
     used = sum(share.memory_mib_seconds for share in data.shares) / seconds / 1024
     held = sum(share.memory_mib * share.seconds for share in data.shares) / seconds / 1024
@@ -373,13 +369,13 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
         if much is not None
     ),
     "resize_refused": words.resize_refused,
-    # Whose word `by` lifts: his own has no need of his name again.
+    # A user's own cordon needs no second name.
     "lifted": lambda event: (
         ("a cordon of their own",) if event.of == event.by else ("what ", _said(event.of), " said")
     ),
     "policy": policy_words,
 }
-"""How a line says a field of its event. Text gets into what is before it, a part stands alone."""
+"""The formats of fields. A string is joined with the text before it, a part is kept separate."""
 
 _LINES: dict[type, str] = {
     NodeReported: "{node:node} reports {devices:models}{simulated:simulated}",
@@ -432,10 +428,10 @@ _LINES: dict[type, str] = {
     ConfigurationChanged: "configuration changed by {by:said}{reason:because}",
     PricesLearnt: "prices learnt from {pods} pods of {shapes:count} sorts",
 }
-"""What an event says: `{field:format}`, or `{:format}` of the whole event. `{pod}` is what its pod
-is called; what is before `|` names that and says what the event's type says. Text of others is
-always a field, for a brace in it would be read.
-"""
+"""The line of each event: `{field:format}`, or `{:format}` for the whole event.
+
+`{pod}` is the name of the pod; the text before `|` contains it and repeats the event's type.
+Foreign text must always be a field, because braces in a template are interpreted."""
 
 
 @lru_cache(maxsize=len(_LINES))

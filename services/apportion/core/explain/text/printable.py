@@ -1,9 +1,8 @@
-"""Text from outside as what it is, and nothing that a terminal, or who reads along, would obey.
+"""Escape text from outside, so that terminals and readers cannot be misled by it.
 
-Names and reasons come from pods, files and other machines. A line break in one begins a line that
-nobody wrote, an escape or C1 code moves the cursor, a bidirectional mark turns the rest around.
-Invariant: what is returned is printable but for the characters that the caller keeps, and says
-which characters there were."""
+Names and reasons come from pods, files and other machines: a line break could forge a line, escape
+and C1 codes move the cursor, bidirectional marks reorder text. Invariant: the result is printable,
+except for characters in `keep`, and shows which characters there were."""
 
 import json
 import re
@@ -12,7 +11,7 @@ _BEYOND_ASCII = re.compile("[\x7f-\U0010ffff]")
 
 
 def escaped(text: str, *, keep: str = "") -> str:
-    r"""The text with each unprintable character as its escape, as in `\n`, `\x1b` or `\u202e`."""
+    r"""Return the text with unprintable characters escaped, as in `\n`, `\x1b` or `\u202e`."""
     if text.isprintable():
         return text
     return "".join(
@@ -22,10 +21,9 @@ def escaped(text: str, *, keep: str = "") -> str:
 
 
 def escaped_json(data: bytes) -> bytes:
-    r"""The same JSON document, with what is unprintable beyond ASCII as `\u` escapes.
+    r"""Return the same JSON document, with unprintable non-ASCII characters as `\u` escapes.
 
-    JSON itself asks that of the rest, but for DEL.
-    """
+    JSON itself requires that for the rest, except for DEL."""
     if data.isascii() and b"\x7f" not in data:
         return data
     return _BEYOND_ASCII.sub(_escape, data.decode()).encode()
