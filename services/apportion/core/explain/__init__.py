@@ -1,1 +1,1 @@
-"""What people are told: refusals and placements in words, and the state as documented answers."""
+"""Explanations for users: refusals and placements as text, and the state as API answers."""

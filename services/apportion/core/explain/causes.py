@@ -1,20 +1,12 @@
-"""The evidence of a refusal: causes with their cures, the nodes that nearly fitted, what was taken
-off offer since, and why no pod of lower priority is evicted.
+"""Explain a refusal: causes with cures, near misses, later cordons, and pods spared.
 
-Counts and amounts are those of the decision; what would help is of the state as it is now, so that
-no reader is sent to lift what is lifted. Invariant: a cure names a node or device only if the pod
-could be held there.
-
-A slip of the pen in a label or a type looks like a fleet that is too small, so it also says what
-the fleet has instead, of the families that the pod asks for. Nor is a waiting pod decided again for
-what only makes its chances worse, so the newest refusal may count a node as short of memory that is
-cordoned in the meantime. Invariant: what was taken off offer is told only of nodes that could hold
-the pod with nothing there, and only if it was said after the decision, or is so now.
-
-The rules that spare pods of lower priority are those of `placement.preemption`. Invariants: they
-are named only for a node where those pods hold what is lacking, and a rule spares some of them, so
-the rule is the reason; of those pods only their number is told, for they may be anyone's, and of a
-queue, whose pods are counted to no other namespace, not even that."""
+Counts and amounts are those of the decision, but cures are for the current state. Invariants:
+- A cure names a node or device only if the pod could run there.
+- Cordons and outages after the decision are listed only for nodes that could take the pod when
+  empty: a pending pod is not decided again for what only reduces its chances.
+- A preemption rule is named as the reason only for a node where pods that the rule spares have what
+  is lacking. Only the number of these pods is shown, because they may be in any namespace; for a
+  queue not even that."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -51,37 +43,38 @@ from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.similarity import near
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 
-CORDONS_NAMED = 3
-"""So many cordoned nodes or devices are named with who cordoned them."""
+CORDONS_NAMED = 3  # cordoned nodes or devices that are listed with their author
+# For cordoned nodes that are too small or of another type
 NO_CURE = "nothing: none of them could hold it"
-"""What would unblock a pod of nodes that are cordoned and too small, or of another kind."""
+# Causes that a short sentence names; if there are more, it names the first and counts the rest
 SHORT_CAUSES = 2
-"""So many causes a short sentence names; of more it names the first, and counts the others."""
+# Causes are those of the decision, so a cordon may be lifted already
 LIFTED = "nothing: it is lifted since then"
-"""The causes are of the decision: nobody is to be sent to lift what is lifted."""
 LEFT = "nothing: what is cordoned is not there any more"
+# Where nothing that is cordoned has room for the pod now
 AND_END = ", and pods there end"
 AND_ELSE = ", and what else keeps it off offer is mended"
-"""What is off offer is full as well, wherever the pod could be held."""
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
 )  # fmt: skip
+# Causes of nodes and devices that fit but are unavailable now
 OFF_OFFER = (
     *CORDONS, RefusalCode.DEVICE_UNHEALTHY, RefusalCode.NODE_NOT_READY, RefusalCode.NODE_GONE,
 )  # fmt: skip
-"""Causes of what would do, and is not to be had for now."""
 
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
-    """A refusal in one sentence, which begins with that the pod can never fit where it cannot, or
-    is the limit that never holds it; `short` for one of a list."""
+    """Return a refusal as one sentence.
+
+    It begins with "can never fit" or is the blocking limit, if either applies. `short` is for
+    lists."""
     return refusal_causes(explained, short=short).sentence
 
 
 def refusal_causes(
     explained: Explained, *, short: bool = False, lead: str = f"{words.NEVER}: "
 ) -> words.Causes:
-    """The same with its clauses apart; `lead` says that the pod can never fit."""
+    """Return the clauses of `refusal_words`; `lead` is the prefix of a pod that can never fit."""
     if limit := limit_words(explained):
         return words.Causes("", (limit,))
     refused, never = explained.refused, explained.never
@@ -91,12 +84,12 @@ def refusal_causes(
 
 
 def because(explained: Explained, *, short: bool = False) -> str:
-    """The same without that the pod can never fit."""
+    """Return the refusal as one sentence, without "can never fit"."""
     return refusal_causes(explained, short=short, lead="").sentence
 
 
 def cause_words(explained: Explained) -> str:
-    """A refusal in the few words of a list: its limit, or its first cause as of now."""
+    """Return the refusal in a few words: its limit, or its first cause as of now."""
     if limit := limit_words(explained):
         return limit
     said = words.cause(explained.refused, explained.shape, never=explained.never)
@@ -108,19 +101,19 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """That the refusal may be another pod's, where nothing else says that it is of a gang: of one
-    that lacks a single pod the event does not. For `shape` see `Explained`."""
+    """Return a prefix if the refusal may concern another pod of the gang.
+
+    Empty if the text names the gang anyway. For `shape` see `Explained`."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 
 def reason_words(explained: Explained) -> str:
-    """The one thing that keeps the pod out, for a headline: a limit or its gang; else the first
-    cause with how many more there are, and the nearest node."""
+    """Return the main reason for a headline: a limit, the gang, or first cause and nearest node."""
     return joined(reason_parts(explained))
 
 
 def reason_parts(explained: Explained) -> tuple[str | Part, ...]:
-    """The same with its node apart; of a pod that can never fit, what says so is the first part."""
+    """Return the parts of `reason_words`; "can never fit" is the first part, if it applies."""
     if limit := _limit_of(explained):
         return (limit,)
     refused, said = explained.refused, because(explained, short=True)
@@ -134,7 +127,7 @@ def _limit_of(explained: Explained) -> str:
 
 
 def limit_words(explained: Explained) -> str:
-    """The limit that could never hold the pod; empty where it could."""
+    """Return a description of the limit that is too small for the pod; otherwise empty."""
     match explained.limit:
         case BeyondLimit(queue, quota, resource, most, needed, together):
             allowed, wanted = (words.of_resource(resource, of) for of in (most, needed))
@@ -153,8 +146,7 @@ def limit_words(explained: Explained) -> str:
 
 
 def waits_for(explained: Explained) -> Hashable:
-    """What tells one cause from another where it is said in short: equal for pods that wait for the
-    same."""
+    """Return a key that is equal for pods whose causes have the same short text."""
     shape, refused = explained.shape, explained.refused
     if isinstance(explained.limit, PodRefused):
         refused = explained.limit
@@ -175,7 +167,7 @@ def waits_for(explained: Explained) -> Hashable:
 
 
 def causes_say_all(explained: Explained) -> bool:
-    """Whether its causes, node by node, are all that the sentence of a refusal says."""
+    """Return True if the causes per node are all that the sentence of the refusal contains."""
     if explained.never and not explained.limit:
         return True
     refused = explained.refused
@@ -185,8 +177,7 @@ def causes_say_all(explained: Explained) -> bool:
 def refused_answer(
     state: State, pod: PodState, explained: Explained, room: Room, unbelieved: tuple[str, ...] = ()
 ) -> WhyRefused:
-    """A refusal as the read API shows it: every cause, and of cordons whose they are, the nearest
-    misses, and the nodes whose agents are not believed."""
+    """Return a refusal with all causes, cordons, near misses and nodes that are not believed."""
     causes, nearest = refused_rows(state, explained, pod, room)
     if not explained.never:
         causes = tuple(_with_people(state, row, explained, pod, room) for row in causes)
@@ -207,7 +198,7 @@ def refused_answer(
 def refused_rows(
     state: State, explained: Explained, pod: PodState, room: Room
 ) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
-    """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
+    """Return the causes of a refusal with their cures, and the nodes that nearly fitted."""
     shape, ranked = explained.shape, words.ranked(explained.refused)
     could = ""
     if (
@@ -217,7 +208,8 @@ def refused_rows(
     ):
         count = room.once(("could", pod.shape_key), lambda: sum(1 for _ in room.could(shape)))
         of = explained.refused.nodes
-        if 0 < 2 * count <= of:  # where more than half could hold the pod, it is no obstacle
+        # if more than half of the nodes could take the pod, the count is no help
+        if 0 < 2 * count <= of:
             could = f" (only {count:,} of {words.nodes(of)} could hold it)"
     causes = tuple(
         _cause_row(state, code, count, explained, pod, room=room, could=could)
@@ -232,8 +224,7 @@ def refused_rows(
 def _with_people(
     state: State, row: CauseRow, explained: Explained, pod: PodState, room: Room
 ) -> CauseRow:
-    """The cause, with who cordoned what it is about, since when and why: of what could hold the
-    pod, the first few."""
+    """Add the cordons of nodes or devices that could take the pod, the first few of them."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
     names, _ = _liftable(state, row.code, explained, pod, room)
@@ -252,12 +243,12 @@ def _with_people(
     )
     more: int | None = len(names) - len(cordoned)
     if len(names) == NODES_WEIGHED:
-        more = None  # no more of them are looked at
+        more = None  # the search stopped here
     return cause_with_text(structs.replace(row, cordoned=cordoned, cordoned_more=more))
 
 
 def cordon_answers(cordons: Iterable[Cordon]) -> tuple[CordonAnswer, ...]:
-    """The reasons as answers have them."""
+    """Return cordons as answers."""
     return tuple(CordonAnswer(**fields_of(each, "by reason time revision")) for each in cordons)
 
 
@@ -265,10 +256,6 @@ def _cause_row(
     state: State, code: RefusalCode, count: int, explained: Explained, pod: PodState,
     *, room: Room, could: str,
 ) -> CauseRow:  # fmt: skip
-    """The cure names a node or device: that of the nearest miss, or the first that is cordoned and
-    could hold the pod.
-
-    `could` is said where something is to end."""
     limited, shape = code in words.LIMIT_CODES, explained.shape
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     command, cure = "", ""
@@ -294,7 +281,6 @@ def _cause_row(
 def _besides(
     state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
 ) -> str:
-    """What would have to be besides, or instead, for whoever wants what the pod does."""
     shape, said = pod.submitted.shape, ""
     ails = code is RefusalCode.DEVICE_UNHEALTHY and not explained.never
     wanted = {ask.family for ask in shape.asks}
@@ -307,8 +293,7 @@ def _besides(
 
 
 def _own_words(explained: Explained) -> str:
-    """That on some of the nodes it is the gang itself that would hold the devices; empty where it
-    is not, or causes differ, so that nobody knows on which."""
+    # If causes differ, it is unknown for which of them the gang itself uses the devices.
     if not explained.own or len(words.FREED & explained.refused.reasons.keys()) != 1:
         return ""
     return f" (on {explained.own:,} of these by other pods of its gang)"
@@ -317,9 +302,9 @@ def _own_words(explained: Explained) -> str:
 def _uncordoned(
     state: State, code: RefusalCode, near: list[NearMiss], liftable: tuple[list[str], str]
 ) -> tuple[str, str]:
-    """The cure for a cordon, as a command and what follows it: of what is cordoned now and could
-    hold the pod the nearest, or else the first by name; if it can, of what would then take it at
-    once."""
+    """Return the cure for a cordon, as a command and the rest of the sentence.
+
+    It is the nearest of `liftable`, or the first by name."""
     names, besides = liftable
     if not names:
         if next(_cordoned(state, code), None) is not None:
@@ -334,9 +319,10 @@ def _uncordoned(
 def _liftable(
     state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
 ) -> tuple[list[str], str]:
-    """What is cordoned and could hold the pod, by name, and what would have to be besides; where to
-    lift one cordon is enough for some of them, these alone. Of whom nobody knows what they want,
-    all that is cordoned."""
+    """Return what is cordoned and could take the pod, by name, and what else is needed.
+
+    If lifting a single cordon suffices for some, only those. If it is unknown which pod of a gang
+    was refused, all that is cordoned."""
     shape = explained.shape
     if shape is None:
         there = islice(_cordoned(state, code), NODES_WEIGHED)
@@ -356,7 +342,6 @@ def _lifting(state: State, code: RefusalCode, shape: Shape, room: Room) -> tuple
 
 
 def _full_too(state: State, pod: PodState, room: Room) -> str:
-    """That pods would have to end as well, where a device that recovers is not enough."""
     shape, nodes = pod.submitted.shape, state.nodes.values()
     failed = (node for node in nodes if any(not held.healthy for held in node.devices))
     enough = room.once(
@@ -367,7 +352,6 @@ def _full_too(state: State, pod: PodState, room: Room) -> str:
 
 
 def _limit_words(explained: Explained) -> str:
-    """Which limit it is, and how much of what is lacking."""
     refused = explained.refused
     if limit := limit_words(explained):
         return limit
@@ -377,7 +361,7 @@ def _limit_words(explained: Explained) -> str:
 
 
 def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
-    """The nodes or devices of which this cause may speak, where it is a cordon; with the node."""
+    """Yield the cordoned nodes, or devices with their node, that this code can refer to."""
     if code is RefusalCode.DEVICE_CORDONED:
         there = (device for device in state.device_cordons if device in state.node_of_device)
         yield from ((device, state.nodes[state.node_of_device[device]]) for device in there)
@@ -389,8 +373,7 @@ def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]
 
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
-    """Who holds what the node has too little of: of its devices that would do, or of the one that
-    is short."""
+    """Return the pods that use the devices that could satisfy the pod, or the one that is short."""
     if miss.code not in words.FREED:
         return []
     alone = shape is not None and miss.device and sum(ask.count for ask in shape.asks) == 1
@@ -407,7 +390,6 @@ def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -
 def _miss_row(
     state: State, miss: NearMiss, shape: Shape | None, room: Room, *, holders: bool
 ) -> MissRow:
-    """What the node lacks; of whom it is known what they want, in their words, with the holders."""
     row = MissRow(
         **fields_of(miss, "node device code needed available"),
         words=words.named(miss.code, shape, never=not holders),
@@ -420,7 +402,7 @@ def _miss_row(
         shape is not None
         and miss.code is RefusalCode.CORES_INSUFFICIENT
         and not any(ask.cores for ask in shape.asks)
-    ):  # it asks for none, and others hold all
+    ):  # it requests no cores, but all are in use
         row = structs.replace(row, needed_words="", available_words="", missing="")
     if node is None:
         return row
@@ -443,18 +425,18 @@ def _miss_row(
     return row
 
 
+# Models, modes or labels that are listed if the requested one does not exist
 KINDS_NAMED: Final = 8
-"""So many models, modes or labels are named for a pod whose own is not there."""
-TYPES_ALIKE: Final = 0.8
-"""An H200 and an H100 are less than that, and none is a slip of the pen for the other."""
+TYPES_ALIKE: Final = 0.8  # H200 and H100 are less similar, so neither counts as a typo of the other
 _C = RefusalCode
 _MODELS: Final[Callable[[Device], str]] = lambda device: device.model  # noqa: E731 - beside the next
 _MODES: Final[Callable[[Device], str]] = lambda device: device.mode  # noqa: E731 - in a table
 
 
 def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, str] | None:
-    """What is wanted and what the node has, where its cause is of kinds and not of amounts; of a
-    gang the cause may be that of a pod which has ended since, whose wishes this one has not."""
+    """Return what the pod requires and what the node has, for causes that are not amounts.
+
+    None if the pod itself has no such requirement: then the cause is another pod's of its gang."""
     if code is _C.TYPE_MISMATCH and words.types(shape):
         return words.types(shape), " or ".join(_there([node], shape, _MODELS))
     if code is _C.MODE_MISMATCH and words.modes(shape):
@@ -471,8 +453,9 @@ def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, s
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """What the fleet has instead, as in `; this fleet has T4; did you mean T4?`; empty for other
-    causes."""
+    """Return what the fleet has instead, and similar names in case of a typo.
+
+    As in `; this fleet has T4; did you mean T4?`; empty for other causes."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, _MODELS)
@@ -487,7 +470,7 @@ def _has(things: list[str]) -> str:
 
 
 def _type_meant(shape: Shape, models: list[str]) -> str:
-    """The parts of names of models that are like a type that none of them is of."""
+    """Return words of model names that are similar to a type without any device."""
     parts = {part for model in models for part in re.split(r"[\s-]+", model)}
     wrong = (
         name
@@ -498,7 +481,7 @@ def _type_meant(shape: Shape, models: list[str]) -> str:
 
 
 def _labels_meant(state: State, shape: Shape) -> str:
-    """The labels that are like one that the pod selects and no node has."""
+    """Return labels that are similar to a selected one that no node has."""
     meant = list[str]()
     for key, value in sorted(shape.node.selector.items()):
         labels = [node.host.labels for node in state.nodes.values() if node.present]
@@ -521,21 +504,18 @@ def _meant(names: Iterable[str]) -> str:
 
 
 def _there(nodes: Iterable[NodeState], shape: Shape, what: Callable[[Device], str]) -> list[str]:
-    """What the devices of the families asked for are, each once."""
     wanted = {ask.family for ask in shape.asks}
     held = (each for node in nodes if node.present for each in node.devices if each.present)
     return sorted({what(h.device) for h in held if h.device.family in wanted}, key=natural)
 
 
-TAKEN_NAMED = 3
-"""So many nodes and devices are named; more are counted."""
+TAKEN_NAMED = 3  # nodes and devices that are listed; more are counted
+# Causes for which a node was unavailable already
 _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_GONE)
-"""Who was refused for these was out already."""
 
 
 def with_taken(refused: WhyRefused, state: State, pod: PodState, room: Room) -> WhyRefused:
-    """The refusal with what no longer takes the pod and did when it was refused; of many cordons
-    the first few."""
+    """Add nodes and devices that became unavailable after the refusal; of cordons the first few."""
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
     out = tuple(
@@ -550,7 +530,7 @@ def with_taken(refused: WhyRefused, state: State, pod: PodState, room: Room) -> 
 
 
 def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, OffOffer]]:
-    """Nodes and devices that were cordoned after the pod was refused, each by its name."""
+    """Yield nodes and devices that were cordoned after the pod was refused, by name."""
     shape, refused = pod.submitted.shape, pod.refused_revision
     closed: set[str] = set()
     for name, node in state.nodes.items():
@@ -573,9 +553,9 @@ LIMITED = "nobody is evicted for what a limit keeps out"
 def spared_words(
     state: State, pod: PodState, room: Room, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Which pods the rules spare, in a sentence; empty where they spare none.
+    """Return a sentence about pods that preemption rules spare; empty if there are none.
 
-    With `nodes`, it looks at these alone, and at no limit: for a caller that has little time."""
+    With `nodes`, only these are searched, and no limits: for callers that have little time."""
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
     if Explained(pod.refusal, never=False).of_limits:
@@ -586,7 +566,7 @@ def spared_words(
         rules = [rule for each in lower if (rule := _rule(state, pod, each))]
         others = [each for each in lower if not _rule(state, pod, each)]
         if not rules or room.lacks_only(pod.submitted.shape, node, others):
-            continue  # they are not what keeps it out: those that may go would make room enough
+            continue  # not the reason: evicting the other pods would be enough
         if room.lacks_only(pod.submitted.shape, node, lower):
             holds, stays = ("holds", "stays") if len(rules) == 1 else ("hold", "stay")
             return (
@@ -597,12 +577,11 @@ def spared_words(
 
 
 def _within_limit(state: State, pod: PodState, refused: PodRefused, room: Room) -> str:
-    """That nobody goes for what a limit keeps out, where that is others' to free."""
     held = holders(room, state, pod, refused)
     lower = sum(each.submitted.priority < pod.submitted.priority for each in held)
     if not lower or never_within(room, state, pod, refused):
         return ""
-    if refused.queue:  # of other namespaces as well, whose pods are counted to nobody
+    if refused.queue:  # pods of other namespaces are not counted for the user
         return f"Pods of lower priority hold what the queue allows, and stay: {LIMITED}"
     holds, stays = ("holds", "stays") if lower == 1 else ("hold", "stay")
     return (
@@ -614,7 +593,6 @@ def _within_limit(state: State, pod: PodState, refused: PodRefused, room: Room) 
 def _with_lower(
     state: State, pod: PodState, nodes: Iterable[NodeState]
 ) -> Iterator[tuple[NodeState, list[PodState]]]:
-    """Those of the nodes that have pods of lower priority, with these."""
     priority = pod.submitted.priority
     for node in nodes:
         lower = [
@@ -626,7 +604,7 @@ def _with_lower(
 
 
 def _rule(state: State, pod: PodState, other: PodState) -> str:
-    """What spares the other; empty where it could be evicted for the pod."""
+    """Return the rule that spares the other pod; empty if it could be evicted."""
     if not pod.submitted.preempts:
         return "preemptionPolicy of the pod that waits is Never"
     if not other.submitted.evictable:

@@ -1,8 +1,7 @@
-"""What a tenant sees of an answer: all of its own namespaces, of others amounts and places alone.
+"""Redact an answer for a tenant: other namespaces show only amounts and nodes.
 
-It works on the structs of answers, field by field as `answers.visibility` marks them, and then
-makes the sentences from what is left. Invariant: a field without a mark is hidden from other
-namespaces."""
+Fields are redacted as marked in `answers.visibility`, then sentences are made from the result.
+Invariant: a field without a mark is hidden for other namespaces."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -40,12 +39,11 @@ from apportion_schemas import (
     Share,
 )
 
-Sees = Callable[[str], bool]
-"""Whether a namespace is seen."""
-UNKNOWN: Final = ""
-"""The namespace of something of which no one knows whose it is: no tenant sees it."""
+Sees = Callable[[str], bool]  # returns True if the client may read a namespace
+UNKNOWN: Final = ""  # the namespace of an object whose owner is unknown: no tenant may read it
 
 _EVERYONE, _OWNERS, _PEOPLE = Seen(Rule.EVERYONE), Seen(Rule.OWNERS), Seen(Rule.PEOPLE)
+# The marks of events inside answers, because schemas know nothing of visibility
 _OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
     Score: dict.fromkeys(("node", "total"), _EVERYONE),
     Share: dict.fromkeys(
@@ -68,28 +66,26 @@ _OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
         "namespace": Seen(Rule.NAMESPACE), "value": _PEOPLE, "problem": _PEOPLE, "fix": _PEOPLE,
     },
 }  # fmt: skip
-"""The marks of events that are parts of answers; the schemas know nothing of readers."""
 _AS_IT_IS: Final = frozenset((Rule.EVERYONE, Rule.OWNERS))
 _EVERYONES: Final = frozenset((Rule.EVERYONE,))
 _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 _NAMED: Final = re.compile(
     r"(?<![\w./-])([a-z0-9][a-z0-9-]*)/(\w(?:[\w.-]*\w)?(?:/\w(?:[\w.-]*\w)?)*)"
 )
-"""`namespace/name` in what people write: a label of DNS that nothing precedes, and a name.
+"""`namespace/name` in free text: a DNS label, not preceded by such characters, and a name.
 
-Gangs have their API group between the two; names from elsewhere may have more letters.
-"""
+Gangs have their API group between the two; names from elsewhere may have more characters."""
 
+# Events about the cluster, without a namespace
 _OF_THE_CLUSTER: Final = (
     NodeReported, NodeGone, NodeSilent, NodeHeard, DeviceHealthChanged,
     DeviceCordoned, DeviceUncordoned, DeviceCordonLifted,
     NodeCordoned, NodeUncordoned, NodeCordonLifted, PolicyChanged, PricesLearnt, QueueObserved,
 )  # fmt: skip
-"""Events that are about the cluster, and of no namespace."""
 
 
 class _Object(Enum):
-    """Whose an object is, to this reader."""
+    """The owner of an object, from the client's point of view."""
 
     CLUSTERS = auto()
     SEEN = auto()
@@ -97,12 +93,12 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """The answer for a reader that sees these namespaces, with its sentences made again."""
+    """Return the answer for a client that may read these namespaces, with new sentences."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 
 def namespaces_in(answer: Any) -> set[str]:
-    """Every namespace that the answer may be about, so that the reader's rights can be asked."""
+    """Return all namespaces the answer may concern, to check the client's rights to them."""
     found: set[str] = set()
     _collect(answer, Rule.OWNERS, found)
     return found
@@ -132,7 +128,7 @@ def _collect(value: Any, by: Rule, found: set[str]) -> None:
 
 @cache
 def marks_of(kind: type) -> dict[str, Seen]:
-    """The mark of each field of a struct; `Rule.OWNERS` where it has none."""
+    """Return the mark of each field of a struct; `Rule.OWNERS` without one."""
     names = getattr(kind, "__struct_fields__", ())
     if kind in _OF_EVENTS:
         return {name: _OF_EVENTS[kind].get(name, _OWNERS) for name in names}
@@ -169,7 +165,8 @@ def _struct(value: Struct, sees: Sees, whose: _Object) -> Struct:
         if shown is not field:
             changed[name] = shown
     if isinstance(value, CauseRow) and OF_OTHERS in changed.get("held_by", ()):
-        changed |= {"held_by": (OF_OTHERS,), "holders": 0}  # a count would say how many are others'
+        # the count would reveal other namespaces' pods
+        changed |= {"held_by": (OF_OTHERS,), "holders": 0}
     made = structs.replace(value, **changed) if changed else value
     text = None if whose is _Object.HIDDEN else WITH_TEXT.get(type(value))
     return made if text is None else text(made)
@@ -192,7 +189,7 @@ def _namespace_fields(kind: type) -> tuple[tuple[str, Rule], ...]:
 
 def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
     hidden = whose is _Object.HIDDEN
-    shown: Any = ""  # a sentence that is to be made again
+    shown: Any = ""  # a sentence, which is made again later
     match seen.by:
         case Rule.EVERYONE:
             shown = _redacted(value, sees, whose)
@@ -222,7 +219,7 @@ def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
 
 
 def _emptied(value: Any, seen: Seen, sees: Sees) -> Any:
-    """Nothing of the same kind, so that clients that decode an answer still can."""
+    """Return an empty value of the same type, so that clients can still decode the answer."""
     if not isinstance(seen.instead, Kept):
         return seen.instead
     if isinstance(value, Enum):
@@ -243,7 +240,7 @@ def _texts(value: Any, shown: Callable[[Any], Any]) -> Any:
 
 
 def _people(value: Any, sees: Sees) -> Any:
-    """What people write with their names blanked, and between it names that are known as such."""
+    """Blank names in free text, and redact names that are marked as such."""
 
     def shown(each: Any) -> Any:
         is_part = isinstance(each, Struct)
@@ -257,7 +254,7 @@ def _blanked(text: str, sees: Sees) -> str:
 
 
 def event_namespaces(data: Any) -> set[str]:
-    """Every namespace in the decoded JSON of an event's data, as far as it can be one."""
+    """Return every possible namespace in the decoded JSON of an event's data."""
     if isinstance(data, str):
         return {match[1] for match in _NAMED.finditer(data)}
     if isinstance(data, Mapping):
@@ -268,9 +265,9 @@ def event_namespaces(data: Any) -> set[str]:
 
 
 def event_redacted(data: Any, sees: Sees) -> Any:
-    """The decoded JSON of an event's data, which is of a namespace that the reader sees.
+    """Redact the decoded JSON of an event whose namespace the client may read.
 
-    Parts of other namespaces are left out, and names of others are blanked."""
+    Parts of other namespaces are removed, and names in them are blanked."""
     if isinstance(data, str):
         return _blanked(data, sees)
     if isinstance(data, Mapping):
@@ -290,10 +287,10 @@ def _of_others(part: Any, sees: Sees) -> bool:
 
 
 def namespaces_of(data: Struct, of_pod: Callable[[str], str]) -> tuple[str, ...]:
-    """The namespaces that an event is about, in order; none for what is about the cluster.
+    """Return the namespaces that an event concerns, sorted; none for a cluster event.
 
-    `of_pod` says the namespace of the pod of a uid, or `UNKNOWN`, which whoever is not told of
-    everything does not see."""
+    `of_pod` returns the namespace for a pod's uid, or `UNKNOWN`, which only clients that may read
+    everything can see."""
     if isinstance(data, _OF_THE_CLUSTER):
         return ()
     return tuple(sorted(set(_named(data, of_pod)))) or (UNKNOWN,)

@@ -1,7 +1,7 @@
-"""The state, put into answers: one function for each struct of `answers.reads`.
+"""Convert the state into answers: one function for each struct of `answers.reads`.
 
-Invariant: reading never changes the state, and what is read is of one revision, because nothing in
-here waits."""
+Invariant: reading never changes the state, and an answer is of one revision, because nothing here
+waits."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -36,21 +36,19 @@ from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State, spec_digest
 from apportion_schemas import PodRejected
 
-REFUSED = "refused"
-"""How a pending pod is counted and listed once it has been looked at in vain."""
-REJECTED = "rejected"
-"""How a pod is counted and listed that cannot be read."""
+REFUSED = "refused"  # the displayed phase of a pending pod that was refused
+REJECTED = "rejected"  # the displayed phase of a pod that cannot be read
 
 
 def shown_phase(pod: PodState) -> str:
-    """The phase of a pod, or `refused`."""
+    """Return the phase of a pod, or `refused`."""
     if pod.phase is Phase.PENDING and pod.refusal is not None:
         return REFUSED
     return pod.phase.value
 
 
 def summary_answer(state: State) -> SummaryAnswer:
-    """The cluster at a glance."""
+    """Return the cluster at a glance."""
     phases = Counter(map(shown_phase, state.pods.values()))
     if state.rejected:
         phases[REJECTED] = len(state.rejected)
@@ -71,7 +69,7 @@ def summary_answer(state: State) -> SummaryAnswer:
 
 
 def configuration_answer(state: State) -> ConfigurationAnswer:
-    """The configuration in force, with the revision that set it."""
+    """Return the current configuration, with the revision that set it."""
     return ConfigurationAnswer(
         revision=state.revision,
         configuration_revision=state.configuration_revision,
@@ -80,7 +78,7 @@ def configuration_answer(state: State) -> ConfigurationAnswer:
 
 
 def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) -> PodAnswer:
-    """One pod as the read API shows it; `explainer` is of this state, for whoever asks for many."""
+    """Return one pod. Pass `explainer`, for this state, when converting many pods."""
     submitted, placed = pod.submitted, pod.placement
     explainer = explainer or Explainer(state)
     explained = explainer.explained(pod, pod.refusal, brief=True) if pod.refusal else None
@@ -120,7 +118,7 @@ def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) 
 
 
 def rejected_answer(rejected: PodRejected) -> PodAnswer:
-    """A pod that cannot be read."""
+    """Return a pod that cannot be read."""
     return PodAnswer(
         **fields_of(rejected, "namespace name uid"),
         phase=REJECTED,
@@ -129,7 +127,7 @@ def rejected_answer(rejected: PodRejected) -> PodAnswer:
 
 
 def placement_answer(pod: PodState) -> PlacementAnswer:
-    """The live placement of a pod that has one."""
+    """Return the live placement of a placed pod. Raises `ValueError` if it has none."""
     placed = pod.placement
     if placed is None:
         raise ValueError(f"pod {pod.full_name} has no placement")
@@ -150,7 +148,7 @@ def placement_answer(pod: PodState) -> PlacementAnswer:
 
 
 def node_answer(node: NodeState) -> NodeAnswer:
-    """One node as the read API shows it, with its devices."""
+    """Return one node."""
     host, report = node.host, node.refused
     present = [device for device in node.devices if device.present]
     answer = NodeAnswer(
@@ -169,7 +167,7 @@ def node_answer(node: NodeState) -> NodeAnswer:
         driver=node.reported.driver if node.reported else "",
         devices=len(present),
         devices_open=_devices_open(node),
-        # Those that are not open, whatever their node is.
+        # Devices that are closed themselves, whatever the state of their node.
         closed=tuple(
             closed_with_text(
                 ClosedDevice(
@@ -194,13 +192,12 @@ def node_answer(node: NodeState) -> NodeAnswer:
 
 
 def _devices_open(node: NodeState) -> int:
-    """How many of its devices something new may go onto."""
     offered = node.ready and not node.cordoned
     return sum(device.open for device in node.devices) if offered else 0
 
 
 def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
-    """The devices of one node by index, each with who is on it."""
+    """Yield the devices of one node by index, each with its pods."""
     holders: dict[str, list[Holder]] = {}
     for pod in node.pods.values():
         for share in pod.placement.shares if pod.placement else ():
@@ -245,11 +242,11 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
 
 
 def _slots_free(state: DeviceState) -> int:
-    """How many shares more it takes at most; of a card in MIG mode how many instances its slices
-    have room for, or one that a single instance fills would look free."""
     device = state.device
     if device.mode != "mig":
         return state.slots_free
+    # Count the instances that fit into the free slices: otherwise a card that a single instance
+    # fills would look free.
     room = (
         sum(not state.taken & ((1 << profile.size) - 1) << start for start in profile.starts)
         for profile in mig_profiles(device.family, device.model)
@@ -258,8 +255,7 @@ def _slots_free(state: DeviceState) -> int:
 
 
 def gang_answer(state: State, name: str, group: GroupState) -> GangAnswer:
-    """One gang as the read API shows it, with how many of it have a place, and where one is that
-    cannot be relied on."""
+    """Return one gang, with placed pods by phase and nodes that are not ready."""
     phases = Counter(pod.phase.value for pod in group.pods.values())
     nodes = Counter(pod.placement.node for pod in group.pods.values() if pod.placement)
     return GangAnswer(
@@ -276,7 +272,7 @@ def gang_answer(state: State, name: str, group: GroupState) -> GangAnswer:
 
 
 def gang_models(state: State, group: GroupState) -> dict[str, int]:
-    """How many pods of the gang hold devices of each model, by the model's name."""
+    """Return the number of the gang's pods that use devices of each model, by model."""
     found: Counter[str] = Counter()
     for pod in group.pods.values():
         if pod.placement is not None:

@@ -1,12 +1,12 @@
-"""Who waits, in lines: pods that ask for the same stand in one, in the order of their turn.
+"""Group pending pods with the same request, in queue order.
 
-A line has one answer for all of it: why no node takes its first, and what would help. So whom
-something else keeps out than devices stands in a line of those alike: of a gang, of a limit of his
-namespace, of wishes for nodes that no node meets. Pods with other CPU requests or labels stand in
-the same line as long as it is devices that they lack; what differs shows in the `why` of each.
+A group has one explanation: why no node takes its first pod, and what would help. So pods that are
+blocked by something other than devices are grouped by that: their gang, a limit of their namespace,
+or node constraints. Pods with other CPU requests or labels share a group as long as they lack
+devices.
 
-Invariant: every pending pod without gates stands in exactly one line, and its position counts all
-pods before it, of every line: priority first, then the revision of its submission."""
+Invariant: every pending pod without gates is in exactly one group. Its position counts all pods
+before it, of every group: priority first, then the revision of its submission."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -30,22 +30,20 @@ from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.state import Phase, PodState, State, queue_of
 from apportion_schemas import PodRefused, RefusalCode, Shape
 
-PODS_SHOWN: Final = 20
-"""How many pods of a line an answer names, unless asked for more."""
-LINES_SHOWN: Final = 100
-"""How many lines an answer describes; those whose turn comes first."""
+PODS_SHOWN: Final = 20  # pods of a group in an answer, unless more are requested
+LINES_SHOWN: Final = 100  # groups in an answer, in queue order
 
 _C = RefusalCode
+# Causes of a pod's requirements on nodes, which pods without these do not share
 OF_NODES: Final = frozenset((
     _C.NODE_LABELS_MISMATCH, _C.TAINT_NOT_TOLERATED, _C.CPU_INSUFFICIENT,
     _C.HOST_MEMORY_INSUFFICIENT, _C.EXTENDED_RESOURCE_INSUFFICIENT, _C.VOLUME_NODE_MISMATCH,
     _C.POD_AFFINITY_MISMATCH, _C.POD_ANTI_AFFINITY, _C.TOPOLOGY_SPREAD_EXCEEDED,
 ))  # fmt: skip
-"""Causes that are of a pod's wishes beside devices, and no answer to pods without these."""
 
 
 def namespaces_answer(state: State) -> NamespacesAnswer:
-    """Who is here, as of the state's revision; costs what is live."""
+    """Return the namespaces with live pods and their usage."""
     counts = Counter(pod.submitted.namespace for pod in state.pods.values())
     held: Counter[str] = Counter()
     for pod in state.pods.values():
@@ -62,12 +60,12 @@ def namespaces_answer(state: State) -> NamespacesAnswer:
 
 
 def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
-    """Everybody who waits, as of the state's revision; costs what is live."""
+    """Return all pending pods in groups."""
     pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
     waiting = [pod for pod in pending if not pod.submitted.gates]
     waiting.sort(key=lambda pod: (-pod.submitted.priority, pod.submitted_revision))
     by_wants: dict[tuple[Hashable, ...], list[tuple[int, PodState]]] = {}
-    numbers: dict[Hashable, int] = {}  # of what pods want, and of shapes
+    numbers: dict[Hashable, int] = {}  # of requests, and of shapes
     explainer = Explainer(state)
     for position, pod in enumerate(waiting, 1):
         key = numbers.get(pod.shape_key)
@@ -75,7 +73,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
             key = numbers.setdefault(_wants(pod.submitted.shape), len(numbers))
             numbers[pod.shape_key] = key
         by_wants.setdefault((key, *_kept_out(explainer, pod)), []).append((position, pod))
-    ordered = list(by_wants.items())  # as their first pods stand in the queue
+    ordered = list(by_wants.items())  # in the order of their first pods
     lines = [_line(state, explainer, pods, pods_shown) for _, pods in ordered[:LINES_SHOWN]]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
     return LinesAnswer(
@@ -95,7 +93,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
 
 
 def _wants(shape: Shape) -> Hashable:
-    """What pods ask for that stand in one line."""
+    """Return a key of the requested devices, equal for pods of one group."""
     asks = tuple(
         (ask.count, ask.family) if ask.whole else
         (ask.count, ask.family, ask.profile, ask.memory_mib, ask.memory_percent, ask.cores)
@@ -106,14 +104,14 @@ def _wants(shape: Shape) -> Hashable:
 
 
 def wants_words(pod: PodState) -> str:
-    """What a pod asks for, as in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`."""
+    """Return the request of a pod, as in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`."""
     shape = pod.submitted.shape
     said = " + ".join(ask_words(ask) for ask in shape.asks) or "no device"
     return ", ".join((said, *words.devices(shape)))
 
 
 def devices_wanted(pod: PodState) -> int:
-    """How many devices a pod holds at once when it runs; init containers come before that."""
+    """Return the devices a pod uses at once; init containers run before the others."""
     asks = pod.submitted.shape.asks
     return max(
         sum(ask.count for ask in asks if not ask.init),
@@ -122,8 +120,9 @@ def devices_wanted(pod: PodState) -> int:
 
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
-    """What other than devices keeps a pod out, as far as it tells lines apart: a refusal that may
-    be about another pod of its gang is none of whoever wants the same."""
+    """Return a key of what blocks the pod other than devices.
+
+    A refusal that may concern another pod of its gang is grouped by gang."""
     refused = pod.refusal
     if refused is None:
         return ()
@@ -158,7 +157,7 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
         lasting=_lasts(explained),
         whose=about.submitted.namespace,
         queue=queue_of(state, about),
-        # Of a pod that waits for the rest of its gang.
+        # Only if the pod waits for the rest of its gang.
         gang=gang_answer(state, group, state.groups[group]) if waits else None,
         sentence=said,
         apart=said if explained and not causes_say_all(explained) else "",
@@ -170,12 +169,11 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
 
 
 def _about(pods: list[tuple[int, PodState]]) -> PodState:
-    """The pod of a line whose answer all of it has: the first at which anybody has looked."""
+    """Return the pod that explains its group: the first with a refusal."""
     return next((pod for _, pod in pods if pod.refusal), pods[0][1])
 
 
 def _explained(explainer: Explainer, pod: PodState) -> Explained | None:
-    """Why the pod does not go, if anybody has looked."""
     return explainer.explained(pod, pod.refusal) if pod.refusal else None
 
 
@@ -186,7 +184,7 @@ def _lasts(explained: Explained | None) -> bool:
 
 
 def lasting(refusal: PodRefused) -> bool:
-    """Whether every node is out of the question for what it is, so that waiting is no help."""
+    """Return True if every node is unsuitable in itself, so that waiting does not help."""
     return bool(refusal.reasons) and refusal.nodes > 0 and refusal.reasons.keys() <= LASTING
 
 

@@ -1,8 +1,7 @@
-"""Why a pod is where it is, or why it is nowhere yet: the evidence, of which a sentence is made.
+"""Explain why a pod is where it is, or why it is pending.
 
-Everything comes from the events that the scheduler wrote when it decided, and from the state as of
-the revision: which nodes could hold the pod if nothing ran there (`empty_capacity`). Nothing is
-guessed afterwards, so the answer next week is the answer of today."""
+The evidence is in the scheduler's events and in the state at the revision, including which empty
+nodes could take the pod (`empty_capacity`). So the answer for a revision never changes."""
 
 from msgspec import structs
 
@@ -34,8 +33,7 @@ from apportion.core.ledger.state import Phase, Placement, PodState, State
 from apportion_schemas import PodRefused, PodRejected, Score
 from apportion_schemas.operations import POLICIES
 
-ENDED = "ended"
-"""The phase of a pod that is gone."""
+ENDED = "ended"  # the displayed phase of a pod that is gone
 
 
 def why(
@@ -45,10 +43,10 @@ def why(
     failed: tuple[FailedDevice, ...] | None = None,
     explainer: Explainer | None = None,
 ) -> Why:
-    """The whole explanation of one live pod, as of the state's revision.
+    """Return the explanation of one live pod, as of the state's revision.
 
-    `failed` are the devices that it holds and that have failed, for whoever knows since when;
-    `explainer` is that of this state, for whoever asks for many pods."""
+    `failed` are its failed devices, if the caller knows since when. Pass `explainer`, for this
+    state, when explaining many pods."""
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = None
@@ -96,7 +94,7 @@ def _refusal(state: State, pod: PodState, refused: PodRefused, explainer: Explai
 
 
 def why_rejected(state: State, rejected: PodRejected) -> Why:
-    """Why nobody looks for a place for a pod: it cannot be read, and this is how to mend it."""
+    """Explain a pod that cannot be read, and how to correct it."""
     answer = Why(
         revision=state.revision,
         **fields_of(rejected, "namespace name uid"),
@@ -107,9 +105,9 @@ def why_rejected(state: State, rejected: PodRejected) -> Why:
 
 
 def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, ...]) -> Why:
-    """Why a pod was where it was: `before` is as of just before the event of its end, `step`.
+    """Explain why a pod was where it was; `before` is as of just before its end, `step`.
 
-    `failed` are devices that it held and that have failed since it got them."""
+    `failed` are devices of it that failed after it was placed."""
     end = PodEnd(
         revision=step.revision,
         time=step.time,
@@ -141,7 +139,6 @@ def _history(pod: PodState) -> tuple[Step, ...]:
 
 
 def _waiting(state: State, pod: PodState) -> WhyWaiting | None:
-    """Its turn; None for a pod with gates, which stands in no line."""
     if pod.submitted.gates:
         return None
     mine = (-pod.submitted.priority, pod.submitted_revision)
@@ -154,11 +151,11 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting | None:
 
 
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
-    """A refusal for whoever hears of it as it happens, from the nodes that its event names alone.
+    """Return a refusal as text when it happens, using only the nodes that its event names.
 
-    A near node that could not hold the pod if nothing ran there gives way to one that could; of
-    none such it is said. That no node of the fleet ever could is for `why`, which looks at all. It
-    ends with the pods of lower priority there that were not evicted, and the rule."""
+    A near node that could never take the pod is replaced by one that could, if any. Only `why`,
+    which checks all nodes, says that none ever could. The text ends with pods of lower priority
+    that were not evicted, and the rule."""
     room, shape = Room(state), pod.submitted.shape
     if not of_one_sort(room, state, pod):
         return whose(refused, None) + words.event(refused)
@@ -201,11 +198,11 @@ def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
 
 
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
-    """How its devices were chosen among those of its node, as in `among the devices of n1 it went
-    by bestfit: to where the least is left over`.
+    """Return how the devices were chosen within the node.
 
-    It goes by the policy under which the pod was placed. Empty where that has changed since,
-    another scheduler chose, or the pod has an order of its own that no word here is for."""
+    As in `among the devices of n1 it went by bestfit: to where the least is left over`. It refers
+    to the policy under which the pod was placed. Empty if the policy has changed since, another
+    scheduler chose, or the pod has its own order without a name."""
     submitted = pod.submitted
     elsewhere = submitted.chooser or not placement.rationale or not placement.shares
     if elsewhere or submitted.shape.device_weights is not None:
