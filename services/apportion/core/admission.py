@@ -23,7 +23,7 @@ from apportion.core.workloads.schedulers import Chooser, SchedulerNames
 from apportion_schemas import Ask
 
 IGNORE = "ignore"
-# with the value `ignore`; on a namespace, the webhook's selector applies them
+# With the value `ignore`; on a namespace, the webhook's selector applies them
 SKIP_LABELS = ("hami.io/webhook", "apportion.dev/webhook")
 CREATE, UPDATE = "CREATE", "UPDATE"
 _NAMELESS = "pod"

@@ -29,10 +29,10 @@ class Rule(Enum):
     NAMESPACE = "namespace"  # the namespace of the object
     NAMESPACES = "namespaces"  # all namespaces that the object concerns; none for the cluster
     NAMES = "names"  # `namespace/name`, one or several: each visible with its namespace
-    # written by a user, driver or agent: it may contain any name, so names are blanked
+    # Written by a user, driver or agent: it may contain any name, so names are blanked
     PEOPLE = "people"
     OWN_ITEMS = "own items"  # objects with a namespace each: those of other namespaces are left out
-    # objects with a namespace each, whatever the namespace of their owner; texts between are public
+    # Objects with a namespace each, whatever the namespace of their owner; texts between are public
     EACH = "each"
     MADE = "made"  # a sentence, made again from the other fields after redaction
 
@@ -53,7 +53,7 @@ EachItem = Annotated[T, Seen(Rule.EACH)]
 Made = Annotated[T, Seen(Rule.MADE)]
 OrNone = Annotated[T, Seen(Rule.OWNERS, None)]
 OrEmpty = Annotated[T, Seen(Rule.OWNERS, "")]
-# a sentence about an event, made from its parts; a hidden event shows only `OF_OTHERS`
+# A sentence about an event, made from its parts; a hidden event shows only `OF_OTHERS`
 EventText = Annotated[T, Seen(Rule.MADE, OF_OTHERS)]
 Namespace = Annotated[str, Seen(Rule.NAMESPACE)]
 Namespaces = Annotated[tuple[str, ...], Seen(Rule.NAMESPACES)]

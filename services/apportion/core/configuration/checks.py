@@ -19,7 +19,7 @@ from apportion_schemas import Configuration
 from apportion_schemas.configuration import MigGeometries, NodeConfiguration, NvidiaConfiguration
 
 WEIGHABLE = ("binpack", "spread")  # policies that consider how full a node is, resource by resource
-# dialects that may share names, because a pod's other names tell them apart
+# Dialects that may share names, because a pod's other names tell them apart
 SHARED = frozenset({"plain", "hami", "volcano-vgpu"})
 
 
@@ -144,7 +144,7 @@ def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration)
 #
 # Invariant: every resource that the section `nvidia` can rename has one key.
 
-# field of `VgpuNames` to key of the document
+# Field of `VgpuNames` to key of the document
 RESOURCE_KEYS = {
     "count": "resourceCountName",
     "memory": "resourceMemoryName",

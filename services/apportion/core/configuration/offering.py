@@ -15,9 +15,9 @@ from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import MEMORY_MIB_MAX
 
 FAMILY = "nvidia"
-# modes in which slots, memory and cores are offered as configured
+# Modes in which slots, memory and cores are offered as configured
 SHARED: tuple[Mode, ...] = ("hami-core", "mps")
-# prefix of the reason why a device cannot be offered as configured
+# Prefix of the reason why a device cannot be offered as configured
 MISCONFIGURED = "configuration: "
 _CORES = 100
 

@@ -29,7 +29,7 @@ from apportion_schemas import (
     SharesAllocated,
 )
 
-# events about a pod's placement, which may be written while the pod ends
+# Events about a pod's placement, which may be written while the pod ends
 WORDS_OF_PLACES: Final = (SharesAllocated, AllocationFailed, ShareBreached, PodBound, BindFailed)
 STARVING_S: Final = 600  # a gang is reported if its newest pod has been pending for longer
 

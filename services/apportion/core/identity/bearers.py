@@ -11,7 +11,7 @@ import msgspec
 from apportion.core.identity.identity import Identity, InvalidIdentity, check_name
 from apportion.core.identity.roles import BY_NAME
 
-# roles that no token gives: they create the ledger or decide who clients are
+# Roles that no token gives: they create the ledger or decide who clients are
 OFFLINE: Final = frozenset({"bootstrap", "callout"})
 
 
@@ -22,7 +22,7 @@ class Given(NamedTuple):
     before: str = ""
 
 
-# namespace and name of ServiceAccounts, and the role of each
+# Namespace and name of ServiceAccounts, and the role of each
 Accounts = Mapping[tuple[str, str], Given]
 
 

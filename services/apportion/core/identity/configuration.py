@@ -15,7 +15,7 @@ from apportion.core.identity.permissions import ANSWER_S, permissions_of, role_o
 from apportion.core.identity.roles import AUDIT, LEDGER, ROLES, STORE, Account
 from apportion.core.identity.sharing import BESIDE, sharing
 
-# connections per account: together below the server's limit, so none can use them all
+# Connections per account: together below the server's limit, so none can use them all
 CONNECTIONS: Final[dict[Account, int]] = {
     "NODES": 6144,
     "FRONT": 512,
@@ -29,7 +29,7 @@ CONNECTIONS: Final[dict[Account, int]] = {
     "BOOTSTRAP": 16,
 }
 SUBSCRIPTIONS: Final = 128  # per connection; each takes 300 bytes of the server's memory
-# per connection of an agent for all nodes: a simulated fleet has two per node
+# Per connection of an agent for all nodes: a simulated fleet has two per node
 SUBSCRIPTIONS_OF_A_FLEET: Final = 4096
 
 
@@ -46,9 +46,9 @@ def password_variable(name: str) -> str:
     return f"APPORTION_{name.upper().replace('-', '_')}_PASSWORD"
 
 
-# agents, who share a password, and tools that name consumers and inboxes freely
+# Agents, who share a password, and tools that name consumers and inboxes freely
 _SHARED: Final = frozenset({"agent", "auditor"})
-# one user per role, for the configuration in the package
+# One user per role, for the configuration in the package
 WITH_PASSWORDS: Final = tuple(
     User(
         Identity(

@@ -19,7 +19,7 @@ import msgspec
 # `copy`: the auditors' copy of the stream, without snapshots
 Reads = Literal["everything", "configuration", "copy", "nothing"]
 
-# the configuration of a ledger whose beginning was dropped
+# The configuration of a ledger whose beginning was dropped
 KEPT_CONFIGURATION: Final = (
     "$JS.STORE.API.DIRECT.GET.OBJ_APPORTION_BEGINNING.$O.APPORTION_BEGINNING.C.configuration"
 )
@@ -39,7 +39,7 @@ STORE: Final = "STORE"
 A consumer delivers to any subject of its own account that its owner names, so subjects that the
 ledger's consumers must not write are in another account."""
 AUDIT: Final = "AUDIT"  # the account of the auditors' copy, with its own limits; it has no users
-# the account that creates the ledger and the auditors' copy, which only it can reach
+# The account that creates the ledger and the auditors' copy, which only it can reach
 BOOTSTRAP: Final = "BOOTSTRAP"
 AUTH: Final = "AUTH"  # the account of the callout
 ANSWERS_BESIDE: Final = "_R_.>"

@@ -33,7 +33,7 @@ from apportion.core.identity.roles import (
 )
 from apportion_schemas.catalogue import SUBJECTS
 
-# the accounts of all users of the ledger or its copy; none is in the ledger's own account
+# The accounts of all users of the ledger or its copy; none is in the ledger's own account
 BESIDE: Final = tuple(
     dict.fromkeys(role.account for role in ROLES if role.account not in (LEDGER, AUTH))
 )
@@ -45,10 +45,10 @@ Auditors' consumers deliver below any inbox, because tools choose it. Their perm
 each may receive, and the copy's account has no other messages."""
 _MADE: Final = ("INFO", "CREATE", "PURGE")  # what bootstrap may do with the auditors' copy
 _COPY_API: Final = f"$JS.{AUDIT}.API."  # bootstrap's prefix for requests about the copy
-# subjects that the server needs to copy the stream; no user may publish on them
+# Subjects that the server needs to copy the stream; no user may publish on them
 _COPYING: Final = ("$JS.API.CONSUMER.CREATE.APPORTION", "$JS.FC.APPORTION.>")
 _COPIED: Final = "copy.audit.>"  # messages of the stream for the copy
-# prefixes of broadcasts, which no client answers
+# Prefixes of broadcasts, which no client answers
 _SAID: Final = ("apportion.beat.", "apportion.usage.")
 _STORE_API: Final = f"$JS.{STORE}.API."  # prefix of requests to the account with the buckets
 _OBJECTS: Final = "$O."  # prefix of objects in a bucket

@@ -24,7 +24,7 @@ _NODE_CHARS_MAX: Final = 253
 _ID_CHARS_MAX: Final = 240
 WHY_MAX: Final = 1_024
 
-# why an event is not appended; `ReportRefused` takes any name, so new causes need no new version
+# Why an event is not appended; `ReportRefused` takes any name, so new causes need no new version
 Cause = Literal[
     "unreadable",
     "too-large",
@@ -46,10 +46,10 @@ Cause = Literal[
     "late",
     "stale",
 ]
-# causes that honest agents meet too, when the state changes in the meantime; not reported
+# Causes that honest agents meet too, when the state changes in the meantime; not reported
 EXPECTED: Final = frozenset(("late", "stale"))
 
-# an agent's inbox, or the server's reply subject in the agents' account, outside the ledger's
+# An agent's inbox, or the server's reply subject in the agents' account, outside the ledger's
 _back = re.compile(r"(_R_|_INBOX_agent[A-Za-z0-9_~%-]*)(\.[A-Za-z0-9_~%-]+)+").fullmatch
 
 

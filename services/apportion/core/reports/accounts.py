@@ -25,7 +25,7 @@ from apportion_schemas import (
     UsageRecorded,
 )
 
-# usage is reported after each hour, so events are read for this long after the period
+# Usage is reported after each hour, so events are read for this long after the period
 LATE = 3_700 * 1_000_000
 
 
