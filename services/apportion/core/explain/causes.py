@@ -256,21 +256,29 @@ def _cause_row(
     state: State, code: RefusalCode, count: int, explained: Explained, pod: PodState,
     *, room: Room, could: str,
 ) -> CauseRow:  # fmt: skip
-    limited, shape = code in words.LIMIT_CODES, explained.shape
-    near = [miss for miss in explained.refused.nearest if miss.code is code]
-    command, cure = "", ""
+    limited, shape, refused = code in words.LIMIT_CODES, explained.shape, explained.refused
+    command = ""
     if code in CORDONS and not explained.never:
         liftable = _liftable(state, code, explained, pod, room)
-        command, cure = _uncordoned(state, code, near, liftable)
+        command, cure = _uncordoned(state, code, refused, liftable)
     else:
         cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if shape is not None:
         cure += _besides(state, code, explained, pod, room)
-    held = holders(room, state, pod, explained.refused) if limited and not explained.limit else []
-    cure += could if code in words.FREED else ""
-    never = explained.never
-    said = _limit_words(explained) if limited else words.named(code, shape, never=never)
-    said += _own_words(explained) if code in words.FREED else ""
+    held = holders(room, state, pod, refused) if limited and not explained.limit else []
+    if not limited:
+        said = words.named(code, shape, never=explained.never)
+    elif refused.queue is not None and not explained.limit:
+        said = words.queue(refused.queue)
+    elif refused.quota is not None and not explained.limit:
+        said = words.quota(refused.quota)
+    else:
+        said = limit_words(explained)
+    if code in words.FREED:
+        cure += could
+        # If causes differ, it is unknown for which of them the gang itself uses the devices.
+        if explained.own and len(words.FREED & refused.reasons.keys()) == 1:
+            said += f" (on {explained.own:,} of these by other pods of its gang)"
     return cause_with_text(CauseRow(
         code=code, words=said, nodes=count, command=command, cure=cure,
         held_by=tuple(each.full_name for each in held[:HOLDERS_NAMED]), holders=len(held),
@@ -289,18 +297,18 @@ def _besides(
     if ails and not all(map(wanted.isdisjoint, unnamed)):
         said = ", or pods of another scheduler that hold such devices there end"
     said += fleet_words(state, code, shape)
-    return said + (_full_too(state, pod, room) if ails else "")
-
-
-def _own_words(explained: Explained) -> str:
-    # If causes differ, it is unknown for which of them the gang itself uses the devices.
-    if not explained.own or len(words.FREED & explained.refused.reasons.keys()) != 1:
-        return ""
-    return f" (on {explained.own:,} of these by other pods of its gang)"
+    if not ails:
+        return said
+    failed = (node for node in state.nodes.values() if any(not h.healthy for h in node.devices))
+    recovered = room.once(
+        ("recovered", pod.shape_key),
+        lambda: any(room.fits_on_offer(shape, node) for node in islice(failed, NODES_WEIGHED)),
+    )
+    return said if recovered else said + AND_END
 
 
 def _uncordoned(
-    state: State, code: RefusalCode, near: list[NearMiss], liftable: tuple[list[str], str]
+    state: State, code: RefusalCode, refused: PodRefused, liftable: tuple[list[str], str]
 ) -> tuple[str, str]:
     """Return the cure for a cordon, as a command and the rest of the sentence.
 
@@ -311,6 +319,7 @@ def _uncordoned(
             return "", NO_CURE
         stands = code is RefusalCode.DEVICE_CORDONED and state.device_cordons
         return "", LEFT if stands else LIFTED
+    near = (miss for miss in refused.nearest if miss.code is code)
     nearest = {name for miss in near for name in (miss.node, miss.device)}
     first = next((name for name in names if name in nearest), names[0])
     return words.cure(code, node=first, device=first), besides
@@ -339,25 +348,6 @@ def _lifting(state: State, code: RefusalCode, shape: Shape, room: Room) -> tuple
     well = [name for name, node in could if room.fits_on_offer(shape, node)]
     names = sorted(well or (name for name, _ in could), key=natural)
     return names, AND_ELSE if well else AND_END
-
-
-def _full_too(state: State, pod: PodState, room: Room) -> str:
-    shape, nodes = pod.submitted.shape, state.nodes.values()
-    failed = (node for node in nodes if any(not held.healthy for held in node.devices))
-    enough = room.once(
-        ("recovered", pod.shape_key),
-        lambda: any(room.fits_on_offer(shape, node) for node in islice(failed, NODES_WEIGHED)),
-    )
-    return "" if enough else AND_END
-
-
-def _limit_words(explained: Explained) -> str:
-    refused = explained.refused
-    if limit := limit_words(explained):
-        return limit
-    if refused.queue is not None:
-        return words.queue(refused.queue)
-    return words.quota(refused.quota) if refused.quota is not None else ""
 
 
 def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
@@ -459,7 +449,14 @@ def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, _MODELS)
-        return f"{_has(models)}{_type_meant(shape, models)}"
+        parts = {part for model in models for part in re.split(r"[\s-]+", model)}
+        wrong = (
+            name
+            for name in shape.devices.use_types
+            if not any(type_matches(name, model) for model in models)
+        )
+        alike = (each for name in wrong for each in near(name, parts, alike=TYPES_ALIKE))
+        return f"{_has(models)}{_meant(alike)}"
     if code is _C.MODE_MISMATCH:
         return _has(_there(nodes, shape, _MODES))
     return _labels_meant(state, shape) if code is _C.NODE_LABELS_MISMATCH else ""
@@ -467,17 +464,6 @@ def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
 
 def _has(things: list[str]) -> str:
     return f"; this fleet has {listed(things, KINDS_NAMED)}" if things else ""
-
-
-def _type_meant(shape: Shape, models: list[str]) -> str:
-    """Return words of model names that are similar to a type without any device."""
-    parts = {part for model in models for part in re.split(r"[\s-]+", model)}
-    wrong = (
-        name
-        for name in shape.devices.use_types
-        if not any(type_matches(name, model) for model in models)
-    )
-    return _meant(each for name in wrong for each in near(name, parts, alike=TYPES_ALIKE))
 
 
 def _labels_meant(state: State, shape: Shape) -> str:

@@ -5,12 +5,13 @@ have no difference, and any difference is one between the states. An event chang
 `touched` names."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
 
+import apportion_schemas as schemas
 from apportion.core.answers.past import READY, Side
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.health import failure
@@ -18,33 +19,6 @@ from apportion.core.explain.text.event_text import limit_name, policy_words, quo
 from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.words import of_resource
 from apportion.core.ledger.state import NodeState, State
-from apportion_schemas import (
-    Configuration,
-    ConfigurationChanged,
-    DeviceCordoned,
-    DeviceCordonLifted,
-    DeviceHealthChanged,
-    DeviceUncordoned,
-    NodeCordoned,
-    NodeCordonLifted,
-    NodeGone,
-    NodeHeard,
-    NodeObserved,
-    NodeReported,
-    NodeSilent,
-    NodeUncordoned,
-    PlacementVoided,
-    PodAdopted,
-    PodGone,
-    PodPlaced,
-    PodResized,
-    PodSubmitted,
-    PolicyChanged,
-    QueueObserved,
-    QuotaGone,
-    QuotaObserved,
-    Share,
-)
 
 VALUE_CHARS_MAX = 200
 GONE, OK, FAILED, WAITS = "gone", "ok", "failed", "waits"
@@ -57,7 +31,7 @@ class Held(NamedTuple):
 
     name: str
     node: str
-    shares: tuple[Share, ...]
+    shares: tuple[schemas.Share, ...]
 
     @property
     def side(self) -> Side:
@@ -78,8 +52,8 @@ class Picture(NamedTuple):
     placements: dict[str, Held]
     nodes: dict[str, dict[str, Side]]
     devices: dict[str, dict[str, Side]]
-    configuration: Configuration
-    policy: PolicyChanged
+    configuration: schemas.Configuration
+    policy: schemas.PolicyChanged
     cards: dict[str, int]
     owners: dict[str, str]
     waiting: dict[str, str]
@@ -164,22 +138,16 @@ def placements(before: Picture, after: Picture) -> Iterator[Difference]:
             if held is not None:
                 pairs.setdefault(held.name, ([], []))[at].append(uid)
     for name in sorted(pairs, key=natural):
-        yield from _moves(name, *pairs[name], before, after)
-
-
-def _moves(
-    name: str, left: list[str], came: list[str], before: Picture, after: Picture
-) -> Iterator[Difference]:
-    """Pair the pods of one name: first those in both pictures, then the others in order."""
-    both = [uid for uid in came if uid in before.placements]
-    left = both + [uid for uid in left if uid not in both]
-    came = both + [uid for uid in came if uid not in both]
-    for at in range(max(len(left), len(came))):
-        was = before.placements[left[at]].side if at < len(left) else _NOTHING
-        now = after.placements[came[at]].side if at < len(came) else _NOTHING
-        key = came[at] if at < len(came) else left[at]
-        gone = left[at] if at < len(left) and left[at] != key else ""
-        yield Difference(key, name, "placement", was, now, gone)
+        left, came = pairs[name]
+        # Pair the pods that are in both pictures first, then the others in order.
+        both = [uid for uid in came if uid in before.placements]
+        left = both + [uid for uid in left if uid not in both]
+        came = both + [uid for uid in came if uid not in both]
+        for old, new in zip_longest(left, came, fillvalue=""):
+            one = before.placements[old].side if old else _NOTHING
+            other = after.placements[new].side if new else _NOTHING
+            gone = old if new and old != new else ""
+            yield Difference(new or old, name, "placement", one, other, gone)
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
@@ -318,7 +286,7 @@ def _limits(state: State, wanted: Collection[str] | None) -> dict[str, dict[str,
     return {name: each for name, each in sides.items() if wanted is None or name in wanted}
 
 
-def _queue(queue: QueueObserved) -> dict[str, Side]:
+def _queue(queue: schemas.QueueObserved) -> dict[str, Side]:
     cards = ", ".join(f"{each} {most:,}" for each, most in sorted(queue.cards.items()))
     return {
         "state": Side(state="open" if queue.open else "closed"),
@@ -345,34 +313,53 @@ def _devices_of(state: State, node: str) -> tuple[str, ...]:
 
 _TOUCHED: dict[type, Callable[[State, Any], Part]] = {
     **dict.fromkeys(
-        (PodPlaced, PodResized, PlacementVoided), lambda _, data: Part(pods=(data.pod,))
+        (schemas.PodPlaced, schemas.PodResized, schemas.PlacementVoided),
+        lambda _, data: Part(pods=(data.pod,)),
     ),
     # Unknown devices are created with the pod that uses them.
-    PodAdopted: lambda _, data: Part((data.pod,), devices=[each.device for each in data.shares]),
-    **dict.fromkeys((PodSubmitted, PodGone), lambda _, data: Part(pods=(data.uid,))),
-    **dict.fromkeys(
-        (QueueObserved, QuotaObserved), lambda _, data: Part(limits=(limit_name(data),))
+    schemas.PodAdopted: lambda _, data: Part(
+        (data.pod,), devices=[each.device for each in data.shares]
     ),
-    QuotaGone: lambda _, data: Part(limits=(quota_name(data.namespace, data.quota),)),
+    **dict.fromkeys(
+        (schemas.PodSubmitted, schemas.PodGone), lambda _, data: Part(pods=(data.uid,))
+    ),
+    **dict.fromkeys(
+        (schemas.QueueObserved, schemas.QuotaObserved),
+        lambda _, data: Part(limits=(limit_name(data),)),
+    ),
+    schemas.QuotaGone: lambda _, data: Part(limits=(quota_name(data.namespace, data.quota),)),
     # Devices in this report, and those of the previous one.
-    NodeReported: lambda state, data: Part(
+    schemas.NodeReported: lambda state, data: Part(
         nodes=(data.node,),
         devices=[*(each.id for each in data.devices), *_devices_of(state, data.node)],
     ),
     # The first node from an API server removes all nodes that it does not list.
-    NodeObserved: lambda state, data: Part(
+    schemas.NodeObserved: lambda state, data: Part(
         nodes=(*(state.nodes if data.version and not state.of_kubernetes else ()), data.node),
         devices=_devices_of(state, data.node),
     ),
-    NodeGone: lambda state, data: Part(nodes=(data.node,), devices=_devices_of(state, data.node)),
+    schemas.NodeGone: lambda state, data: Part(
+        nodes=(data.node,), devices=_devices_of(state, data.node)
+    ),
     **dict.fromkeys(
-        (NodeSilent, NodeHeard, NodeCordoned, NodeUncordoned, NodeCordonLifted),
+        (
+            schemas.NodeSilent,
+            schemas.NodeHeard,
+            schemas.NodeCordoned,
+            schemas.NodeUncordoned,
+            schemas.NodeCordonLifted,
+        ),
         lambda _, data: Part(nodes=(data.node,)),
     ),
     **dict.fromkeys(
-        (DeviceHealthChanged, DeviceCordoned, DeviceUncordoned, DeviceCordonLifted),
+        (
+            schemas.DeviceHealthChanged,
+            schemas.DeviceCordoned,
+            schemas.DeviceUncordoned,
+            schemas.DeviceCordonLifted,
+        ),
         lambda _, data: Part(devices=(data.device,)),
     ),
-    ConfigurationChanged: lambda *_: Part(),
-    PolicyChanged: lambda *_: Part(),
+    schemas.ConfigurationChanged: lambda *_: Part(),
+    schemas.PolicyChanged: lambda *_: Part(),
 }

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 from msgspec import structs
 
-from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import template_cpu_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.feasibility import NO_PLACE, Verdict, refused_amount, refused_node
@@ -31,7 +30,7 @@ from apportion.core.placement.feasibility.occupancy import (
     uncordoned,
     without,
 )
-from apportion_schemas import Device, MigSize, NearMiss, PodRefused, RefusalCode, Shape
+from apportion_schemas import MigSize, NearMiss, PodRefused, RefusalCode, Shape
 
 T = TypeVar("T")
 NEAREST_KEPT: Final = 3
@@ -124,7 +123,12 @@ class Room:
         """Return the nodes, grouped by equal devices."""
         if not self._by_build:
             for node in self._state.nodes.values():
-                self._by_build.setdefault(_build(node), []).append(node)
+                build = tuple(
+                    (each.family, each.model, each.mode, each.memory_mib, each.physical_memory_mib,
+                     each.cores, each.slots, each.mig_sizes)
+                    for each in (held.device for held in node.devices)
+                )  # fmt: skip
+                self._by_build.setdefault(build, []).append(node)
         return self._by_build.values()
 
     def once(self, key: tuple[str, bytes], work: Callable[[], T]) -> T:
@@ -194,36 +198,24 @@ def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
         most = min(most, host.memory_mib // needs.memory_mib)
     for ask in shape.asks:
         if not ask.init:
-            could = usable(ask, shape.devices, node.devices, rules)
-            shares = sum(_most_shares(need, node.devices[place].device) for place, need in could)
+            shares = 0
+            for place, need in usable(ask, shape.devices, node.devices, rules):
+                device = node.devices[place].device
+                amounts = (
+                    (need.memory_mib, device.memory_mib),
+                    (need.cores_needed, device.cores),
+                    (need.template_cpu, template_cpu_of(device)),
+                )
+                slots = 1 if need.alone else device.slots
+                shares += min([slots, *(there // wanted for wanted, there in amounts if wanted)])
             most = min(most, shares // ask.count)
     return most
-
-
-def _most_shares(need: Demand, device: Device) -> int:
-    amounts = (
-        (need.memory_mib, device.memory_mib),
-        (need.cores_needed, device.cores),
-        (need.template_cpu, template_cpu_of(device)),
-    )
-    slots = 1 if need.alone else device.slots
-    return min([slots, *(there // wanted for wanted, there in amounts if wanted)])
 
 
 def _unnamed(shape: Shape) -> Shape:
     """Return the shape without constraints on particular devices."""
     devices = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
     return structs.replace(shape, devices=devices)
-
-
-def _build(node: NodeState) -> Build:
-    """Return what asks without particular devices depend on."""
-    devices = (held.device for held in node.devices)
-    return tuple(
-        (each.family, each.model, each.mode, each.memory_mib, each.physical_memory_mib,
-         each.cores, each.slots, each.mig_sizes)
-        for each in devices
-    )  # fmt: skip
 
 
 def _near(node: NodeState, verdict: Verdict) -> NearMiss:

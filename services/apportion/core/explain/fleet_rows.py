@@ -5,7 +5,6 @@ the fields; a card is three numbers and a share three, because there are 80,000 
 shares. Invariant: a row depends on its node only, so it changes only when the fold touches that
 node."""
 
-from collections.abc import Iterable
 from enum import IntFlag
 from typing import Final
 
@@ -134,6 +133,15 @@ def packed_node(node: NodeState) -> PackedNode:
         if state.cordons:
             cordons[str(at)] = cordon_words(state.cordons)
         cards += (device.index, model, int(bits))
+    pods = list[PackedPod]()
+    for pod in node.pods.values():
+        shares: list[int] = []
+        for share in pod.placement.shares if pod.placement else ():
+            if share.device in place:
+                shares += (place[share.device], share.memory_mib, share.cores)
+        if shares:
+            of, phase = pod.submitted, pod.phase.value
+            pods.append(PackedPod(of.namespace, of.name, phase, tuple(shares), of.group))
     pool, hardware = pool_of(node)
     names = [model for model, _ in models]
     return PackedNode(
@@ -144,25 +152,12 @@ def packed_node(node: NodeState) -> PackedNode:
         models=tuple(models),
         cards=tuple(cards),
         notes=notes,
-        pods=tuple(_pods(node, place)),
+        pods=tuple(pods),
         cordons=cordons,
         hardware=tuple(
             (count, names.index(model), mode) for (model, mode), count in hardware.items()
         ),
     )
-
-
-def _pods(node: NodeState, place: dict[str, int]) -> Iterable[PackedPod]:
-    for pod in node.pods.values():
-        shares: list[int] = []
-        for share in pod.placement.shares if pod.placement else ():
-            if share.device in place:
-                shares += (place[share.device], share.memory_mib, share.cores)
-        if shares:
-            submitted = pod.submitted
-            yield PackedPod(
-                submitted.namespace, submitted.name, pod.phase.value, tuple(shares), submitted.group
-            )
 
 
 _encode = msgspec.json.Encoder().encode

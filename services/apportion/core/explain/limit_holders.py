@@ -89,7 +89,15 @@ def of_its_card(room: Room, state: State, pod: PodState, refused: PodRefused) ->
 def _never_within(state: State, pod: PodState, refused: PodRefused) -> BeyondLimit | None:
     if refused.queue is not None and not refused.queue.resource:
         return None  # the queue is closed, and may be opened again
-    together, much = _together(state, pod)
+    group = state.groups.get(pod.submitted.group)
+    together = group is not None and group.observed is not None and group.together
+    if group is None or not together:
+        much = _least(pod.submitted.shape)
+    else:
+        shapes = [_least(each.submitted.shape) for each in group.pods.values()]
+        much = Counter[Amount]()
+        for amount in set().union(*shapes):  # the smallest of each amount, whichever pods have it
+            much[amount] = sum(sorted(each[amount] for each in shapes)[: group.min_available])
     known = amounts_by_name(dialect_config(state.configuration))
     queue = state.queues.get(queue_of(state, pod)) if refused.queue is not None else None
     quotas = state.quotas.get(pod.submitted.namespace, {}) if refused.quota is not None else {}
@@ -107,7 +115,7 @@ def _never_within(state: State, pod: PodState, refused: PodRefused) -> BeyondLim
     if queue is not None and queue.cards:
         needed = sum(count for (what, *_), count in much.items() if what == SHARES)
         cards, most_cards = _cards_allowed(
-            state, queue, state.groups[pod.submitted.group].pods.values() if together else [pod]
+            state, queue, group.pods.values() if group is not None and together else [pod]
         )
         if needed > most_cards:
             of = " and ".join(cards) or (refused.queue.resource if refused.queue else "")
@@ -121,29 +129,23 @@ def _cards_allowed(
     """Return the limit's card models that suit some of the pods, and the total they allow.
 
     Parts of a card count as its model here, so the total is an upper bound."""
-    models = _models_for(state, {each.shape_key: each.submitted.shape for each in pods}.values())
+    kinds: dict[tuple[str, str, str], Device] = {}
+    for node in state.nodes.values():
+        for held in node.devices:
+            found = held.device
+            kinds.setdefault((found.family, found.model, found.mode), found)
+    models = set[str]()
+    for shape in {each.shape_key: each.submitted.shape for each in pods}.values():
+        wanted = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
+        for device in kinds.values():
+            if any(refused_kind(ask, wanted, device) is None for ask in shape.asks):
+                models.add(device.model)
     cards = [
         card
         for card in sorted(queue.cards)
         if any(type_matches(card.partition("/")[0], model) for model in models)
     ]
     return cards, sum(queue.cards[card] for card in cards)
-
-
-def _models_for(state: State, shapes: Iterable[Shape]) -> set[str]:
-    """Return the models in this fleet that satisfy one of the shapes, ignoring device ids."""
-    sorts: dict[tuple[str, str, str], Device] = {}
-    for node in state.nodes.values():
-        for held in node.devices:
-            found = held.device
-            sorts.setdefault((found.family, found.model, found.mode), found)
-    models = set[str]()
-    for shape in shapes:
-        wanted = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
-        for device in sorts.values():
-            if any(refused_kind(ask, wanted, device) is None for ask in shape.asks):
-                models.add(device.model)
-    return models
 
 
 def _of_its_card(state: State, pod: PodState, refused: PodRefused) -> PodRefused:
@@ -193,19 +195,6 @@ def _holders(state: State, pod: PodState, refused: PodRefused) -> list[PodState]
     if any(held.values()):
         placed = [each for each in placed if held[each.uid]]
     return sorted(placed, key=lambda each: (-held[each.uid], natural(each.full_name)))
-
-
-def _together(state: State, pod: PodState) -> tuple[bool, Counter[Amount]]:
-    """Return whether it needs its gang, and the minimum that they use, on any devices."""
-    name = pod.submitted.group
-    group = state.groups.get(name) if name else None
-    if group is None or group.observed is None or not group.together:
-        return False, _least(pod.submitted.shape)
-    shapes = [_least(each.submitted.shape) for each in group.pods.values()]
-    much: Counter[Amount] = Counter()
-    for amount in set().union(*shapes):  # the smallest of each amount, whichever pods have it
-        much[amount] = sum(sorted(each[amount] for each in shapes)[: group.min_available])
-    return True, much
 
 
 def _least(shape: Shape) -> Counter[Amount]:

@@ -11,33 +11,10 @@ from typing import Any, Final, get_type_hints
 
 from msgspec import UNSET, Struct, structs
 
+import apportion_schemas as schemas
 from apportion.core.answers.reads import CauseRow
 from apportion.core.answers.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
 from apportion.core.explain.text.answer_text import WITH_TEXT
-from apportion_schemas import (
-    Ask,
-    DeviceCordoned,
-    DeviceCordonLifted,
-    DeviceHealthChanged,
-    DeviceUncordoned,
-    MigInstance,
-    NodeCordoned,
-    NodeCordonLifted,
-    NodeGone,
-    NodeHeard,
-    NodeReported,
-    NodeSilent,
-    NodeUncordoned,
-    NodeWeights,
-    PodAdopted,
-    PodEvicted,
-    PodRejected,
-    PolicyChanged,
-    PricesLearnt,
-    QueueObserved,
-    Score,
-    Share,
-)
 
 Sees = Callable[[str], bool]  # returns True if the client may read a namespace
 UNKNOWN: Final = ""  # the namespace of an object whose owner is unknown: no tenant may read it
@@ -45,24 +22,24 @@ UNKNOWN: Final = ""  # the namespace of an object whose owner is unknown: no ten
 _EVERYONE, _OWNERS, _PEOPLE = Seen(Rule.EVERYONE), Seen(Rule.OWNERS), Seen(Rule.PEOPLE)
 # The marks of events inside answers, because schemas know nothing of visibility
 _OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
-    Score: dict.fromkeys(("node", "total"), _EVERYONE),
-    Share: dict.fromkeys(
+    schemas.Score: dict.fromkeys(("node", "total"), _EVERYONE),
+    schemas.Share: dict.fromkeys(
         ("device", "memory_mib", "cores", "instance", "template"), _EVERYONE
     ),
-    MigInstance: dict.fromkeys(("profile", "start", "size"), _EVERYONE),
-    Ask: dict.fromkeys(
+    schemas.MigInstance: dict.fromkeys(("profile", "start", "size"), _EVERYONE),
+    schemas.Ask: dict.fromkeys(
         ("count", "family", "memory_mib", "memory_percent", "cores", "profile"), _EVERYONE
     ),
-    NodeWeights: dict.fromkeys(NodeWeights.__struct_fields__, _EVERYONE),
-    PolicyChanged: {
-        **dict.fromkeys(PolicyChanged.__struct_fields__, _EVERYONE),
+    schemas.NodeWeights: dict.fromkeys(schemas.NodeWeights.__struct_fields__, _EVERYONE),
+    schemas.PolicyChanged: {
+        **dict.fromkeys(schemas.PolicyChanged.__struct_fields__, _EVERYONE),
         "by": _PEOPLE, "reason": _PEOPLE,
     },
-    PodEvicted: {
+    schemas.PodEvicted: {
         "namespace": Seen(Rule.NAMESPACE), "beneficiary_name": Seen(Rule.NAMES),
         "node": _EVERYONE, "nominated": _EVERYONE,
     },
-    PodRejected: {
+    schemas.PodRejected: {
         "namespace": Seen(Rule.NAMESPACE), "value": _PEOPLE, "problem": _PEOPLE, "fix": _PEOPLE,
     },
 }  # fmt: skip
@@ -78,9 +55,10 @@ Gangs have their API group between the two; names from elsewhere may have more c
 
 # Events about the cluster, without a namespace
 _OF_THE_CLUSTER: Final = (
-    NodeReported, NodeGone, NodeSilent, NodeHeard, DeviceHealthChanged,
-    DeviceCordoned, DeviceUncordoned, DeviceCordonLifted,
-    NodeCordoned, NodeUncordoned, NodeCordonLifted, PolicyChanged, PricesLearnt, QueueObserved,
+    schemas.NodeReported, schemas.NodeGone, schemas.NodeSilent, schemas.NodeHeard,
+    schemas.DeviceHealthChanged, schemas.DeviceCordoned, schemas.DeviceUncordoned,
+    schemas.DeviceCordonLifted, schemas.NodeCordoned, schemas.NodeUncordoned,
+    schemas.NodeCordonLifted, schemas.PolicyChanged, schemas.PricesLearnt, schemas.QueueObserved,
 )  # fmt: skip
 
 
@@ -153,15 +131,19 @@ def _redacted(value: Any, sees: Sees, whose: _Object) -> Any:
 
 
 def _struct(value: Struct, sees: Sees, whose: _Object) -> Struct:
-    if whose is not _Object.HIDDEN:
-        whose = _whose(value, sees, whose)
+    for name, by in _namespace_fields(type(value)) if whose is not _Object.HIDDEN else ():
+        about = getattr(value, name)
+        if about is not None:
+            seen = sees(about) if by is Rule.NAMESPACE else all(map(sees, about))
+            whose = _Object.SEEN if seen else _Object.HIDDEN
+            break
     as_it_is = _AS_IT_IS if whose is _Object.SEEN else _EVERYONES
     changed = {}
-    for name, seen in marks_of(type(value)).items():
+    for name, mark in marks_of(type(value)).items():
         field = getattr(value, name)
-        if seen.by in as_it_is and (type(field) in _PLAIN or not field):
+        if mark.by in as_it_is and (type(field) in _PLAIN or not field):
             continue  # most fields: a thousand pods have forty each
-        shown = _field(field, seen, sees, whose)
+        shown = _field(field, mark, sees, whose)
         if shown is not field:
             changed[name] = shown
     if isinstance(value, CauseRow) and OF_OTHERS in changed.get("held_by", ()):
@@ -170,15 +152,6 @@ def _struct(value: Struct, sees: Sees, whose: _Object) -> Struct:
     made = structs.replace(value, **changed) if changed else value
     text = None if whose is _Object.HIDDEN else WITH_TEXT.get(type(value))
     return made if text is None else text(made)
-
-
-def _whose(value: Struct, sees: Sees, outer: _Object) -> _Object:
-    for name, by in _namespace_fields(type(value)):
-        about = getattr(value, name)
-        if about is not None:
-            seen = sees(about) if by is Rule.NAMESPACE else all(map(sees, about))
-            return _Object.SEEN if seen else _Object.HIDDEN
-    return outer
 
 
 @cache
@@ -211,7 +184,14 @@ def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
                 lambda name: OF_OTHERS if "/" in name and not sees(name.split("/")[0]) else name,
             )
         case Rule.PEOPLE:
-            shown = _people(value, sees)
+            shown = _texts(
+                value,
+                lambda each: (
+                    _redacted(each, sees, _Object.CLUSTERS)
+                    if isinstance(each, Struct)
+                    else _blanked(each, sees)
+                ),
+            )
         case Rule.OWN_ITEMS:
             own = (each for each in value if sees(each.namespace))
             shown = tuple(_redacted(each, sees, whose) for each in own)
@@ -237,16 +217,6 @@ def _texts(value: Any, shown: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         return {shown(key): shown(each) for key, each in value.items()}
     return tuple(map(shown, value))
-
-
-def _people(value: Any, sees: Sees) -> Any:
-    """Blank names in free text, and redact names that are marked as such."""
-
-    def shown(each: Any) -> Any:
-        is_part = isinstance(each, Struct)
-        return _redacted(each, sees, _Object.CLUSTERS) if is_part else _blanked(each, sees)
-
-    return _texts(value, shown)
 
 
 def _blanked(text: str, sees: Sees) -> str:
@@ -297,7 +267,7 @@ def namespaces_of(data: Struct, of_pod: Callable[[str], str]) -> tuple[str, ...]
 
 
 def _named(data: Any, of_pod: Callable[[str], str]) -> Iterable[str]:
-    if isinstance(data, PodAdopted):
+    if isinstance(data, schemas.PodAdopted):
         yield data.submitted.namespace
         return
     namespace = getattr(data, "namespace", None)

@@ -20,7 +20,6 @@ from apportion.core.answers.reads import (
     fields_of,
 )
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.causes import cause_words, cordon_answers
 from apportion.core.explain.fleet_context import Explainer
 from apportion.core.explain.health import failed_devices, failure, unready
@@ -213,7 +212,15 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
                 )
             )
     for state in node.devices:
-        device = state.device
+        device, slots_free = state.device, state.slots_free
+        if device.mode == "mig":
+            # Count the instances that fit into the free slices: otherwise a card that a single
+            # instance fills would look free.
+            room = (
+                sum(not state.taken & ((1 << each.size) - 1) << start for start in each.starts)
+                for each in mig_profiles(device.family, device.model)
+            )
+            slots_free = min(slots_free, max(room, default=slots_free))
         answer = DeviceAnswer(
             device=device.id,
             node=node.name,
@@ -226,7 +233,7 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
             cores=device.cores,
             cores_free=state.cores_free,
             slots=device.slots,
-            slots_free=_slots_free(state),
+            slots_free=slots_free,
             present=state.present,
             healthy=state.healthy,
             health_reason=state.health_reason,
@@ -239,19 +246,6 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
             holders=tuple(holders.get(device.id, ())),
         )
         yield device_with_text(answer)
-
-
-def _slots_free(state: DeviceState) -> int:
-    device = state.device
-    if device.mode != "mig":
-        return state.slots_free
-    # Count the instances that fit into the free slices: otherwise a card that a single instance
-    # fills would look free.
-    room = (
-        sum(not state.taken & ((1 << profile.size) - 1) << start for start in profile.starts)
-        for profile in mig_profiles(device.family, device.model)
-    )
-    return min(state.slots_free, max(room, default=state.slots_free))
 
 
 def gang_answer(state: State, name: str, group: GroupState) -> GangAnswer:

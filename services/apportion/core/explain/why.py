@@ -59,13 +59,20 @@ def why(
     if pod.placement is None and again is not None:  # agents refused its placements
         until = text_of(again.until)
         held_back = WhyHeldBack(failures=again.failures, node=again.node, until=until)
+    steps = (
+        Step(phase="submitted", revision=pod.submitted_revision, time=pod.submitted_time),
+        Step(phase="refused", revision=pod.refused_revision),
+        Step(phase=Phase.PLACED.value, revision=pod.placed_revision, time=pod.placed_time),
+        Step(phase=Phase.BOUND.value, revision=pod.bound_revision),
+        Step(phase=Phase.ALLOCATED.value, revision=pod.allocated_revision),
+    )
     answer = Why(
         revision=state.revision,
         **fields_of(pod.submitted, "namespace name uid group chooser"),
         phase=pod.phase.value,
         gates=tuple(pod.submitted.gates),
         of_kubernetes=state.of_kubernetes,
-        history=_history(pod),
+        history=tuple(step for step in steps if step.revision),
         placed=placed,
         refused=refused,
         waiting=waiting,
@@ -125,17 +132,6 @@ def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, 
             before, phase=ENDED, history=history, failed_devices=failed, end=end, refused=refused
         )
     )
-
-
-def _history(pod: PodState) -> tuple[Step, ...]:
-    steps = (
-        Step(phase="submitted", revision=pod.submitted_revision, time=pod.submitted_time),
-        Step(phase="refused", revision=pod.refused_revision),
-        Step(phase=Phase.PLACED.value, revision=pod.placed_revision, time=pod.placed_time),
-        Step(phase=Phase.BOUND.value, revision=pod.bound_revision),
-        Step(phase=Phase.ALLOCATED.value, revision=pod.allocated_revision),
-    )
-    return tuple(step for step in steps if step.revision)
 
 
 def _waiting(state: State, pod: PodState) -> WhyWaiting | None:

@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterable
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -90,18 +90,15 @@ def prices_of(data: bytes) -> Prices:
         raise PriceError('no currency is named; write a code of ISO 4217, as in currency = "EUR"')
     if not isinstance(currency, str) or not re.fullmatch("[A-Z]{3}", currency):
         raise PriceError(f'currency is {currency!r}; write a code of ISO 4217, such as "EUR"')
-    return Prices(currency, _models(found.get("models")))
-
-
-def _models(found: Any) -> dict[str, Decimal]:
-    if not isinstance(found, dict) or not 1 <= len(found) <= MODELS_MAX:
+    table = found.get("models")
+    if not isinstance(table, dict) or not 1 <= len(table) <= MODELS_MAX:
         raise PriceError(f"write a table [models] with 1 to {MODELS_MAX} prices, as in\n{EXAMPLE}")
     models = {}
-    for model, price in found.items():
+    for model, price in table.items():
         number = isinstance(price, int | Decimal) and not isinstance(price, bool)
         if not number or not Decimal(price).is_finite() or not 0 <= price <= PRICE_MAX:
             raise PriceError(
                 f"models.{model!r} is {price!r}; write the price of a card's hour, 0 to {PRICE_MAX}"
             )
         models[model] = Decimal(price)
-    return models
+    return Prices(currency, models)

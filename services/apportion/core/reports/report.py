@@ -121,7 +121,26 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
         end=text_of(read.period.end),
         begins=_begins(read),
         rows=tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.key))),
-        shares=tuple(_idle_share(each, prices) for each in stretches[:IDLE_SHOWN]),
+        shares=tuple(
+            IdleShare(
+                key=each.row,
+                namespace=each.namespace,
+                pod=each.name,
+                uid=each.uid,
+                container=each.container,
+                node=each.node,
+                device=each.device,
+                model=each.model,
+                start=text_of(each.start),
+                end=text_of(each.end),
+                hours=round((each.end - each.start) / HOUR, DIGITS),
+                gpu_hours=_gpu(_cards(each)),
+                gib_hours=_gib(each.mib * (each.end - each.start)),
+                idle_now=each.going_on,
+                cost=_money(prices.cost(each.model, _cards(each))) if prices else None,
+            )
+            for each in stretches[:IDLE_SHOWN]
+        ),
         found=len(stretches),
         total=_idle_row("", stretches, prices),
         reported=read.account.used.reported,
@@ -187,26 +206,6 @@ def _idle_row(key: str, stretches: list[Idle], prices: Prices | None) -> IdleRow
         gpu_hours=_gpu(sum(_cards(each) for each in stretches)),
         gib_hours=_gib(sum(each.mib * (each.end - each.start) for each in stretches)),
         cost=None if cost is None else _money(cost),
-    )
-
-
-def _idle_share(each: Idle, prices: Prices | None) -> IdleShare:
-    return IdleShare(
-        key=each.row,
-        namespace=each.namespace,
-        pod=each.name,
-        uid=each.uid,
-        container=each.container,
-        node=each.node,
-        device=each.device,
-        model=each.model,
-        start=text_of(each.start),
-        end=text_of(each.end),
-        hours=round((each.end - each.start) / HOUR, DIGITS),
-        gpu_hours=_gpu(_cards(each)),
-        gib_hours=_gib(each.mib * (each.end - each.start)),
-        idle_now=each.going_on,
-        cost=_money(prices.cost(each.model, _cards(each))) if prices else None,
     )
 
 

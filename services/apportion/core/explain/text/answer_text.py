@@ -19,7 +19,6 @@ from apportion.core.answers.reads import (
     NodeAnswer,
     OffOffer,
     QueuedPod,
-    RunnerUp,
     Why,
     WhyPlaced,
     WhyRefused,
@@ -33,7 +32,6 @@ from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import listed, rejection_words, room_made, shares_words
 from apportion.core.explain.text.words import device_words
 from apportion.core.ledger.state import DRAINED
-from apportion_schemas import Score
 
 HOLDERS_NAMED: Final = 4  # pods that are listed if they use what a limit allows or a node lacks
 CHANGES_SAID: Final = 8
@@ -254,7 +252,16 @@ def cause_text(why: Why) -> str:
     if refused is None:
         return ""
     said = (words.IT_NEVER if refused.never else "") + refused.text + _while_it_waits(why)
-    said += _unbelieved(refused.unbelieved)
+    if refused.unbelieved:
+        whose = (
+            "the agent of that node says of its devices"
+            if len(refused.unbelieved) == 1
+            else "the agents of those nodes say of their devices"
+        )
+        said += (
+            f". It might fit on {listed(list(refused.unbelieved))}, but what {whose} is refused: "
+            "`apportion get nodes` shows why"
+        )
     said += f". {refused.spared}" if refused.spared else ""
     return said + (f". Since then {refused.since_text}" if refused.since_text else "")
 
@@ -328,21 +335,6 @@ def _who_ends(why: Why, pods: int) -> str:
     return f". Without Kubernetes a watcher ends {whom}, and {they} for another place"
 
 
-def _unbelieved(nodes: tuple[str, ...]) -> str:
-    """Return a hint about nodes whose agents' reports are refused; empty if there are none."""
-    if not nodes:
-        return ""
-    whose = (
-        "the agent of that node says of its devices"
-        if len(nodes) == 1
-        else "the agents of those nodes say of their devices"
-    )
-    return (
-        f". It might fit on {listed(list(nodes))}, but what {whose} is refused: "
-        "`apportion get nodes` shows why"
-    )
-
-
 def placed_words(placed: WhyPlaced) -> str:
     """Return the node and the deciding score.
 
@@ -355,7 +347,13 @@ def placed_words(placed: WhyPlaced) -> str:
         return f"{said}, the only node of {nodes:,} that fits" if nodes else said
     second = placed.runners_up[0]
     said += f", ahead of {second.node} ({second.total:.1f})"
-    part = _deciding(score, second)
+    leads = {
+        part: value - second.parts[part]
+        for part, value in score.parts.items()
+        if part in second.parts
+    }
+    part = max(leads, key=lambda name: (leads[name], name), default="")
+    part = part if part and leads[part] > 0 else ""
     of, against = (f"{parts.get(part, 0.0):.1f}" for parts in (score.parts, second.parts))
     if of != against:
         said += f" by {part}: {of} against {against}"
@@ -364,17 +362,6 @@ def placed_words(placed: WhyPlaced) -> str:
     elif second.total == score.total:
         said += " by name, at equal scores"
     return f"{said}; {placed.fitting:,} of {words.nodes(nodes)} fit"
-
-
-def _deciding(first: Score, second: RunnerUp) -> str:
-    """Return the part of the score with the largest lead; empty if there is none."""
-    leads = {
-        part: value - second.parts[part]
-        for part, value in first.parts.items()
-        if part in second.parts
-    }
-    part = max(leads, key=lambda name: (leads[name], name), default="")
-    return part if part and leads[part] > 0 else ""
 
 
 # Functions that make an answer's sentences again from the fields that are left
