@@ -1,7 +1,7 @@
-"""Decide about pods for the admission webhook; the service `admission` is its transport.
+"""Decide about pods for the admission webhook.
 
-Invariant: a pod that is not ours is never rejected, whatever its spec contains. It is changed only
-to hide GPUs from it, and only if `overwriteEnv` is set."""
+Invariant: a pod that is not ours is never rejected. It is changed only to hide GPUs from it, and
+only if `overwriteEnv` is set."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -34,8 +34,8 @@ Patch = dict[str, Any]
 class Rules(Struct, frozen=True, kw_only=True):
     """The settings for admission.
 
-    `scheduler` is the schedulerName that is filled in. `writer` is the only user that may write our
-    annotations. `overwrite_env` and `disable_core_limit` are configuration keys."""
+    `writer` is the only user that may write our annotations. `overwrite_env` and
+    `disable_core_limit` are configuration keys."""
 
     config: ManifestConfig = ManifestConfig()
     names: SchedulerNames = SchedulerNames()
@@ -81,11 +81,10 @@ def admit(asked: Asked, rules: Rules) -> Admitted | Rejected:
 
 
 def _refuse_own(before: Any, after: Any, when: str = "") -> None:
-    """Reject a change to one of our annotations.
+    """Reject a change to one of our annotations. Raises `ManifestError`.
 
     They record what a pod has been allocated, so a user could mislead other components with them.
-    Invariant: no pod is created with one, and only the binder's account changes them. Raises
-    `ManifestError`, which names the annotation."""
+    Invariant: no pod is created with one, and only the binder's account changes them."""
     was, now = (
         {
             key: value
@@ -160,7 +159,7 @@ _FOREIGN: Final = "nvidia.com/"  # resources of NVIDIA's own device plugin
 
 
 def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
-    """Hide the node's GPUs from containers that request none, even if they set the variable."""
+    """Hide the node's GPUs from containers that request none, whatever they set."""
     ours, dialects = claimed(rules.config.dialects), rules.config.dialects
     for base, container in _containers(spec) if rules.overwrite_env else ():
         resources = part(container, "resources")
@@ -241,5 +240,5 @@ def _filled(
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """The asks of all containers, including those that borrow; a container's own ask comes last."""
+    """The asks of all containers; a container's own ask comes after borrowed ones."""
     return (*joined(draft.shape.asks), *draft.borrowing)

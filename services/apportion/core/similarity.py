@@ -11,7 +11,7 @@ _LOOK_ALIKE: Final = str.maketrans("oil", "011")
 
 
 def look(name: str) -> str:
-    """Return the name in lower case, with letters that look like digits replaced by them."""
+    """Return the name in lower case, with digits for letters that look like them."""
     return name.lower().translate(_LOOK_ALIKE)
 
 
@@ -23,7 +23,7 @@ def near(
     most: int = OFFERED_MAX,
     seen_as: Callable[[str], str] = look,
 ) -> list[str]:
-    """Return at most `most` known names whose similarity is at least `alike`, best first."""
+    """Return at most `most` known names that are similar to `name`, best first."""
 
     def as_written(each: str) -> int:
         return sum(one == other for one, other in zip(name, each, strict=False))
@@ -36,7 +36,7 @@ def near(
 
 
 def nearest(name: str, known: Iterable[str], *, alike: float) -> list[str]:
-    """Return all known names that share the highest similarity by exact letters, sorted."""
+    """Return all known names that are most similar to `name` by exact letters."""
     found = near(name, known, alike=alike, most=8, seen_as=str)
     likeness = {each: SequenceMatcher(None, each, name).ratio() for each in found}
     return sorted(each for each in found if likeness[each] == max(likeness.values()))

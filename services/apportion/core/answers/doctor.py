@@ -4,8 +4,8 @@ from typing import Literal
 
 from apportion.core.answers.reads import Answer, Part
 
+# `soon`: works, but needs attention. `unknown`: hidden by another check that is broken
 CheckState = Literal["ok", "soon", "unknown", "broken"]
-"""`soon`: works today, but needs attention. `unknown`: hidden by another check that is broken."""
 
 
 class CheckAnswer(Answer, frozen=True):

@@ -1,7 +1,4 @@
-"""Answers about the past: timeline, log, history, allocations and differences.
-
-They follow the rules of `reads`: one definition for gateway and command line, units in field names,
-and a revision in each answer."""
+"""Answers about the past: timeline, log, history, allocations and differences."""
 
 from typing import Final
 
@@ -43,9 +40,7 @@ class Bin(Answer, frozen=True):
 
 
 class MarkRow(Answer, frozen=True):
-    """A notable event on the timeline.
-
-    `type` is as in `Bin.counts`; `sentence` is the joined `parts`."""
+    """A notable event; `type` is as in `Bin.counts`, `sentence` the joined `parts`."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -56,7 +51,7 @@ class MarkRow(Answer, frozen=True):
 
 
 class TimelineAnswer(Answer, frozen=True):
-    """The whole ledger as a timeline: its span, event counts per bin, and notable events."""
+    """The ledger as a timeline: its span, event counts per bin, and notable events."""
 
     revision: Everyone[int]
     first_revision: Everyone[int]
@@ -91,7 +86,7 @@ class LogRow(Answer, frozen=True):
 
 
 class LogPage(Answer, frozen=True):
-    """Events, newest first. `continue` leads to older ones; it is empty on the last page."""
+    """Events, newest first. `continue` leads to older ones; empty on the last page."""
 
     revision: Everyone[int]
     items: Everyone[tuple[LogRow, ...]]
@@ -133,9 +128,7 @@ class PodNames(Answer, frozen=True):
 
 
 class WhoRow(Answer, frozen=True):
-    """One share and its pod, from the placement until the share was released.
-
-    `to_revision` is 0 while it is allocated."""
+    """One share and its pod; `to_revision` is 0 while it is allocated."""
 
     namespace: Namespace
     pod: str
@@ -153,7 +146,7 @@ class WhoRow(Answer, frozen=True):
 
 
 class WhoPage(Answer, frozen=True):
-    """The pods that had shares of a device or node between `since` and `revision`, by placement."""
+    """The pods with shares of a device or node from `since` to `revision`."""
 
     revision: Everyone[int]
     since: Everyone[int]
@@ -200,7 +193,7 @@ class DiffRow(Answer, frozen=True):
 
 
 class DiffAnswer(Answer, frozen=True):
-    """Differences between two points in time; `more` counts rows that were cut from a list."""
+    """Differences between two points in time; `more` counts rows that were cut."""
 
     revision: Everyone[int]
     begin: Everyone[MomentAnswer] = field(name="from")

@@ -1,7 +1,7 @@
-"""The answer to "what if": pods of a plan that fit, move, are evicted or stay pending.
+"""The answer to "what if": pods that fit, move, are evicted or stay pending.
 
-Invariant: an answer contains only what the engine decided on a copy of the state; nothing of it is
-in the ledger."""
+Invariant: it contains only what the engine decided on a copy of the state; the ledger has none of
+it."""
 
 from typing import Literal
 
@@ -9,10 +9,8 @@ from apportion.core.answers.reads import Answer, ErrorAnswer, FailedDevice, WhyP
 from apportion.core.answers.visibility import Everyone, Made, Names, Namespace, OrNone, People
 from apportion_schemas import PodEvicted
 
+# `not-now`: stays pending. `never`: fits no empty node. `unchanged`: keeps its node
 Outcome = Literal["fits", "not-now", "never", "unchanged"]
-"""`not-now`: stays pending. `never`: fits no node, even on an empty fleet.
-
-`unchanged`: already placed, and stays there."""
 
 
 class Beside(Answer, frozen=True):
@@ -40,8 +38,8 @@ class Leaving(Answer, frozen=True):
 class PlanChange(Answer, frozen=True):
     """One change of the plan, and its description.
 
-    A lost or drained `device` is given with its `node`. `value` is the specification of added
-    nodes, or the policy. A limit is a `queue`, or a `quota` with its namespace."""
+    `value` is the specification of added nodes, or the policy. A limit is a `queue`, or a `quota`
+    with its namespace."""
 
     kind: Everyone[Literal["lose", "drain", "add", "policy", "limit"]]
     node: Everyone[str] = ""

@@ -1,9 +1,8 @@
-"""The answers of the read API, as structs: the gateway sends them, the command line reads them.
+"""The answers of the read API: the gateway sends them, the command line reads them.
 
 Every answer has its revision, units are in field names, and every field is always present; only
-events inside an answer (asks, shares, scores) omit defaults.
-
-Invariant: an answer contains only what the state contains, except `RevisionAnswer.frozen`."""
+events inside an answer (asks, shares, scores) omit defaults. Invariant: an answer contains only
+what the state contains, except `RevisionAnswer.frozen`."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -45,17 +44,14 @@ NO_PRICES: Final = "no-prices"
 
 
 def fields_of(source: object, names: str) -> dict[str, Any]:
-    """Return these attributes of `source`, for a struct with fields of the same names.
+    """Return these attributes of `source`, for a struct with the same field names.
 
     Takes a few microseconds, so answers that occur by the thousand name their fields."""
     return {name: getattr(source, name) for name in names.split()}
 
 
 class Answer(Struct, frozen=True):
-    """Base of all answers.
-
-    `time`, where present, is the time of the revision if a point in time was requested, else
-    empty."""
+    """Base of all answers; `time` is set only if a point in time was requested."""
 
 
 class ErrorAnswer(Answer, frozen=True):
@@ -85,7 +81,7 @@ class RevisionAnswer(Answer, frozen=True):
 
 
 class SummaryAnswer(Answer, frozen=True):
-    """The cluster at a glance. Phases count pods; a pending pod with a refusal is `refused`.
+    """The cluster at a glance. Phases count pods; a refused pending pod is `refused`.
 
     Memory is that of all present devices. `refused_events` are events that no reader applies."""
 
@@ -112,9 +108,7 @@ class ConfigurationAnswer(Answer, frozen=True):
 
 
 class FailedDevice(Answer, frozen=True):
-    """A failed device that a pod uses, with the reason.
-
-    `revision` and `time` are those of the event that reported it, if they were looked up."""
+    """A failed device that a pod uses; `revision` and `time` if they were looked up."""
 
     device: Everyone[str]
     reason: People[str]
@@ -197,9 +191,7 @@ class RefusedReportAnswer(Answer, frozen=True):
 
 
 class ClosedDevice(Answer, frozen=True):
-    """A device that takes nothing new because it failed, is cordoned, or both.
-
-    `cause` is made from `failed` and `cordons`."""
+    """A device closed by a failure or cordons; `cause` is made from both."""
 
     device: Everyone[str]
     cause: Made[str] = ""
@@ -341,10 +333,9 @@ class QueueAnswer(Answer, frozen=True):
 
 
 class QuotaAnswer(Answer, frozen=True):
-    """One quota. `used` is the part of `hard` that the placed pods of its namespace use.
+    """One quota. `used` is the part of `hard` that placed pods of the namespace use.
 
-    Resources that no device has are left out. `of_kubernetes`: the quota comes from an API server,
-    which alone deletes it."""
+    Resources that no device has are left out. `of_kubernetes`: only an API server deletes it."""
 
     namespace: Namespace
     quota: str
@@ -354,7 +345,7 @@ class QuotaAnswer(Answer, frozen=True):
 
 
 class Page(Answer, Generic[T], frozen=True):
-    """One page of a list; `continue` leads to the next page and is empty on the last one.
+    """One page of a list; `continue` leads to the next page, empty on the last one.
 
     Pods are in order of submission, followed by those that cannot be read; placements in order of
     decision; devices by node and index, with pages of whole nodes; nodes and gangs by name, with
@@ -401,9 +392,9 @@ class Step(Answer, frozen=True):
 
 
 class Part(Answer, frozen=True, omit_defaults=True):
-    """A name in a sentence: a pod if it has a namespace, else a node, or `quoted` text.
+    """A name in a sentence: a pod if it has a namespace, else a node.
 
-    Quoted text was written by a user, a driver or a program."""
+    Or `quoted` text that was written by a user, a driver or a program."""
 
     name: People[str]
     namespace: Annotated[str | None, Seen(Rule.NAMESPACE)] = None
@@ -421,7 +412,7 @@ def joined(parts: Iterable[str | Part]) -> str:
 
 
 class CauseRow(Answer, frozen=True):
-    """One cause of a refusal: the number of nodes, a description, and what would unblock it.
+    """One cause of a refusal: number of nodes, description, and what unblocks it.
 
     `unblocked_by` is made from `command`, `cure`, the first `holders` of a limit, and the first
     that are `cordoned`. `cordoned_more` counts the others; None if there may be more than were
@@ -444,10 +435,9 @@ class CauseRow(Answer, frozen=True):
 
 
 class MissRow(Answer, frozen=True):
-    """One node that nearly fitted. Amounts are numbers; `missing` is text with the unit.
+    """One node that nearly fitted. Amounts are numbers; `missing` has the unit.
 
-    `held_by` are the first of the `holders`: pods that use devices there and whose end would
-    help."""
+    `held_by` are the first of the `holders`: pods that use devices there and block the pod."""
 
     node: str
     code: RefusalCode
@@ -491,7 +481,7 @@ class WhyRefused(Answer, frozen=True):
 
 
 class RunnerUp(Answer, frozen=True):
-    """Another node that fitted: its total, and by how much each part of its score was lower."""
+    """Another node that fitted: its total, and by how much its parts were lower."""
 
     node: Everyone[str]
     total: Everyone[float]
@@ -527,7 +517,7 @@ class WhyPlaced(Answer, frozen=True):
 
 
 class WhyHeldBack(Answer, frozen=True):
-    """A pod whose placements agents refused: how often in a row, and on which node last.
+    """A pod whose placements agents refused: how often, and on which node last.
 
     It is not placed again before `until`."""
 
@@ -537,7 +527,7 @@ class WhyHeldBack(Answer, frozen=True):
 
 
 class WhyWaiting(Answer, frozen=True):
-    """A pod without a decision: its position among pending pods, by priority and revision.
+    """A pod without a decision: its position by priority and revision.
 
     `gang` is what its gang still waits for."""
 
@@ -547,9 +537,9 @@ class WhyWaiting(Answer, frozen=True):
 
 
 class PodEnd(Answer, frozen=True):
-    """The end of a pod that is explained as of `before_revision`, just before its end.
+    """The end of a pod that is explained as of `before_revision`, just before it.
 
-    `phase` and `failed_before` are the phase and the failed devices at that revision."""
+    `phase` and `failed_before` are those of that revision."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -581,11 +571,10 @@ class End(Answer, frozen=True):
 
 
 class Evictions(Answer, frozen=True):
-    """Evictions found in the past of a pod.
+    """Evictions found in the past of a pod; `made_room` are those for it.
 
-    `made_room` were evicted for it before it was placed. `predecessors` counts earlier pods of the
-    same name. `before` is the eviction of the newest predecessor, if it was evicted; `ended` is its
-    end."""
+    `predecessors` counts earlier pods of the same name. `before` is the eviction of the newest of
+    them, if it was evicted; `ended` is its end."""
 
     made_room: EachItem[tuple[Eviction, ...]] = ()
     predecessors: int = 0
@@ -594,10 +583,9 @@ class Evictions(Answer, frozen=True):
 
 
 class Breach(Answer, frozen=True):
-    """A container that exceeded its share of a device.
+    """A container that exceeded its share of a device, for the last time here.
 
-    `times` is how often since the pod was placed; revision, time and sentence are those of the last
-    time. For `code` see `ShareBreached`."""
+    `times` is how often since the pod was placed. For `code` see `ShareBreached`."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -683,13 +671,13 @@ class QueuedPod(Answer, frozen=True):
 
 
 class Line(Answer, frozen=True):
-    """Pending pods with the same request. `devices` is per pod; `pods` counts all of them.
+    """Pending pods with the same request. `devices` is per pod; `pods` counts all.
 
     `wants` describes `asks` and `wishes`. `sentence` is why the first pod is pending; empty until a
     scheduler has seen it. `apart` is the same if it adds to the causes: a limit, or what the gang
-    lacks. `lasting`: the end of other pods would not help, because no node has such devices, or
-    enough, or no limit allows it. `causes` count `nodes`; a limit counts none. All this is for a
-    pod of namespace `whose`, as are `queue` and `gang`, because not every client may see limits."""
+    lacks. `lasting`: the end of other pods would not help. `causes` count `nodes`; a limit counts
+    none. All this is for a pod of namespace `whose`, as are `queue` and `gang`, because not every
+    client may see limits."""
 
     wants: Everyone[str]
     devices: Everyone[int]
@@ -731,9 +719,7 @@ class LinesAnswer(Answer, frozen=True):
 
 
 class NamespaceRow(Answer, frozen=True):
-    """The live pods of a namespace, and the devices they have shares of.
-
-    A device counts once for each pod that uses it."""
+    """The live pods of a namespace and their devices, once for each pod using them."""
 
     namespace: Namespace
     pods: Everyone[int]

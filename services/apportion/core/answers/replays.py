@@ -1,4 +1,4 @@
-"""The answers of a replay and of a shadow: actual and simulated figures side by side.
+"""The answers of a replay and of a shadow: actual and simulated figures.
 
 GPU is short for a whole device of any family. A share counts as its largest fraction of a device,
 of memory or cores."""
@@ -19,7 +19,7 @@ class Span(Answer, frozen=True):
 
 
 class Slice(Answer, frozen=True):
-    """Means over a part of the span: devices in use, and devices that pending pods request."""
+    """Means over a part of the span: devices in use, and devices requested by pods."""
 
     seconds: float
     used: float
@@ -76,9 +76,7 @@ Verdict = Literal["same", "other-devices", "other-node", "would-wait"]
 
 
 class Spot(Answer, frozen=True):
-    """A node and the devices used there; no devices if they are unknown.
-
-    `opened` counts devices that were empty before."""
+    """A node and its devices, if known; `opened` counts those that were empty before."""
 
     node: str
     devices: tuple[str, ...] = ()

@@ -1,8 +1,7 @@
 """The visibility of each field of an answer; `tenant_redaction` enforces it.
 
 A tenant is a client that may read only some namespaces. Invariant: a field without a mark is
-visible only to clients that may read the namespace of its object, so a new field is hidden by
-default."""
+visible only to clients that may read the namespace of its object."""
 
 from enum import Enum
 from typing import Annotated, Final, NamedTuple, TypeVar

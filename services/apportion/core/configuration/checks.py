@@ -1,7 +1,6 @@
-"""Check what types cannot express: keys that must agree, and keys without an effect.
+"""Check what types cannot: keys that must agree, and keys without an effect.
 
-Called when a file is read and by the fold, so that the fold refuses an invalid configuration by
-another writer with the same error."""
+The fold calls this too, so it refuses another writer's configuration with the same error."""
 
 from functools import lru_cache
 
@@ -24,9 +23,7 @@ SHARED = frozenset({"plain", "hami", "volcano-vgpu"})
 
 
 def check(configuration: Configuration) -> None:
-    """Reject a configuration that contradicts itself or sets keys without an effect.
-
-    Raises `ManifestError`."""
+    """Reject contradictions and keys without an effect. Raises `ManifestError`."""
     _check_names(configuration)
     _check_geometries(configuration.nvidia.known_mig_geometries)
     policy = configuration.policy
@@ -160,7 +157,7 @@ def written_names(nvidia: NvidiaConfiguration) -> dict[str, str]:
 
 
 def names_in_force(nvidia: NvidiaConfiguration) -> list[tuple[str, str]]:
-    """Return key and name of every resource of the section's dialect; names set here come last."""
+    """Return key and name of the dialect's resources; names that are set come last."""
     written = renamed(nvidia)
     named = structs.asdict(original_names(nvidia)) | written
     parts = sorted((part for part in RESOURCE_KEYS if named[part]), key=written.__contains__)

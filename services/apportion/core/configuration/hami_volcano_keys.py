@@ -1,11 +1,9 @@
-"""Keys of HAMi's and Volcano's files that we do not have: removed, each with a reason.
+"""Keys of HAMi's and Volcano's files that we do not have: removed, with a reason.
 
 Sources: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and
-Volcano's device configuration (pkg/scheduler/api/devices/config). Such files are accepted as they
-are.
-
-Invariant: a removed key states what is true here anyway, or concerns something that does not exist
-here. Any other key is rejected, with the fix."""
+Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key states
+what is true here anyway, or concerns something that does not exist here. Any other key is rejected,
+with the fix."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple

@@ -1,4 +1,4 @@
-"""Every key with its meaning and the services that obey it, for the guide and `config keys`.
+"""Every key with its meaning and the services that obey it, for the guide.
 
 Invariant: the table has exactly the keys of `Configuration`, in its order (a test compares
 them)."""

@@ -27,8 +27,8 @@ def offered(
 ) -> tuple[Device, ...]:
     """Return the node's devices as they should be reported.
 
-    `switchable`: devices can be switched to any mode of their model. Otherwise a device that must
-    change into or out of MIG mode is reported unhealthy, with the fix."""
+    Unless `switchable`, a device that must change its MIG mode is reported unhealthy, with the
+    fix."""
     named = (each for each in configuration.nodeconfig if each.name == node)
     said = next(named, NodeConfiguration(name=node))
     hidden = said.filter_devices
@@ -56,7 +56,7 @@ NO_MPS: Final = (
 
 
 def closed(devices: Iterable[Device], modes: Collection[Mode], reason: str) -> tuple[Device, ...]:
-    """Return the devices, with those in one of `modes` marked unhealthy for this reason."""
+    """Return the devices, with those in one of `modes` marked unhealthy."""
     return tuple(
         structs.replace(each, healthy=False, health_reason=each.health_reason or reason)
         if each.mode in modes

@@ -1,7 +1,6 @@
-"""Convert a parsed document to a `Configuration`.
+"""Convert a document: spellings, unknown keys, types, consistency, in this order.
 
-Spellings, unknown keys, types and consistency are checked in this order. Invariant: any document
-gives a configuration or a `ManifestError`."""
+Invariant: any document gives a configuration or a `ManifestError`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,9 +20,7 @@ _SPELLINGS = {key.also: key.path.rpartition(".")[2] for key in KEYS if key.also}
 
 
 def read_configuration(document: object) -> Configuration:
-    """Return the document's configuration.
-
-    Raises `ManifestError`, which names the key, its value, the problem and the fix."""
+    """Return the configuration. Raises `ManifestError` with key, value and fix."""
     ours, _ = without_foreign(_clean(document))
     spelled = _spelled(ours)
     _check_keys(spelled, inspect.type_info(Configuration), "")
@@ -69,7 +66,7 @@ def _spelled(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named_groups(entry: Any) -> Any:
-    """Name the groups of older files, which list instances only: group1, group2 and so on."""
+    """Name the groups of older files, which list instances only: group1, group2, …"""
     groups = entry.get("allowedGeometries") if isinstance(entry, dict) else None
     if not isinstance(groups, list):
         return entry

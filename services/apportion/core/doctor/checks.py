@@ -1,7 +1,4 @@
-"""The checks of the doctor, and the table that lists them.
-
-They cover the ledger's server and stream, the services, nodes and agents, and the Kubernetes
-cluster with the rights of the current user."""
+"""The checks of the doctor, and the table that lists them."""
 
 import re
 from collections import Counter

@@ -35,16 +35,12 @@ STARVING_S: Final = 600  # a gang is reported if its newest pod has been pending
 
 
 def came_late(said: Event, revision: int, gone: int) -> bool:
-    """Return True if the writer of this event could not know that the pod had ended.
-
-    `gone` is the revision at which the pod ended, or 0."""
+    """Return True if its writer could not know of the pod's end, at `gone` or 0."""
     return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
 
 
 def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
-    """Return the facts about nodes, agents and drivers.
-
-    `late` are revisions of refused events that came late, see `came_late`."""
+    """Return the facts about nodes, agents and drivers; for `late` see `came_late`."""
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     simulated = [node for node in there if node.reported and node.reported.simulated]
     drivers: dict[str, list[str]] = {}
@@ -118,7 +114,7 @@ def _cordoned(node: NodeState) -> Iterator[Cordoned]:
 
 
 def waiting_facts(state: State, *, now: str) -> WaitingFacts:
-    """Return the pending pods that cannot fit, and starving gangs. `now` is in RFC 3339."""
+    """Return pods that can never fit, and starving gangs. `now` is in RFC 3339."""
     waiting = [
         pod for pod in state.pods.values() if pod.phase is Phase.PENDING and not pod.submitted.gates
     ]
@@ -145,7 +141,7 @@ def waiting_facts(state: State, *, now: str) -> WaitingFacts:
 def _waiting_longest(
     state: State, waiting: list[PodState], now_micros: int
 ) -> Iterator[StarvingGang]:
-    """Yield gangs whose newest pod is older than `STARVING_S`, the longest waiting first."""
+    """Yield gangs whose newest pod is older than `STARVING_S`, longest waiting first."""
     gangs: dict[str, list[PodState]] = {}
     for pod in waiting:
         if pod.submitted.group:

@@ -50,9 +50,7 @@ class ArchiveFacts(Struct, frozen=True, kw_only=True):
 
 
 class ReceiptFacts(Struct, frozen=True, kw_only=True):
-    """The revision up to which the receipts of a folder reach, 0 if there is none.
-
-    The age of the newest is by this machine's clock."""
+    """The last revision with a receipt in a folder, or 0; age by this machine's clock."""
 
     folder: str
     last: int = 0
@@ -60,7 +58,7 @@ class ReceiptFacts(Struct, frozen=True, kw_only=True):
 
 
 class FoldFacts(Struct, frozen=True, kw_only=True):
-    """The gateway's revision while the ledger was at `last_revision`, or why it is unready."""
+    """The gateway's revision while the ledger was at `last_revision`."""
 
     revision: int
     last_revision: int
@@ -70,7 +68,7 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
 class FailedDevices(Struct, frozen=True):
     """The failed devices of a node, the pods on them, and the devices with pods.
 
-    `cordoned` is what is cordoned as well: some of these devices, or the whole node."""
+    `cordoned` are those of them that are cordoned as well, or the whole node."""
 
     node: str
     devices: int

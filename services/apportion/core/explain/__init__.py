@@ -1,1 +1,1 @@
-"""Explanations for users: refusals and placements as text, and the state as API answers."""
+"""Explanations for users: why pods are placed or refused, and the state as answers."""

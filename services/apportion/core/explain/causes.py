@@ -1,12 +1,11 @@
-"""Explain a refusal: causes with cures, near misses, later cordons, and pods spared.
+"""Explain a refusal: causes, cures, near misses, later cordons and spared pods.
 
-Counts and amounts are those of the decision, but cures are for the current state. Invariants:
-- A cure names a node or device only if the pod could run there.
-- Cordons and outages after the decision are listed only for nodes that could take the pod when
-  empty: a pending pod is not decided again for what only reduces its chances.
-- A preemption rule is named as the reason only for a node where pods that the rule spares have what
-  is lacking. Only the number of these pods is shown, because they may be in any namespace; for a
-  queue not even that."""
+Counts and amounts are those of the decision, but cures are for the current state. Invariants: a
+cure names a node or device only if the pod could run there. Later cordons and outages are listed
+only for nodes that could take the pod when empty, because a pending pod is not decided again when
+its chances get worse. A preemption rule is named only for a node where the pods that it spares have
+what is lacking; only their number is shown, because they may be in any namespace, and for a queue
+not even that."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -64,17 +63,14 @@ OFF_OFFER = (
 
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
-    """Return a refusal as one sentence.
-
-    It begins with "can never fit" or is the blocking limit, if either applies. `short` is for
-    lists."""
+    """Return a refusal as one sentence, including "can never fit"; `short` is for lists."""
     return refusal_causes(explained, short=short).sentence
 
 
 def refusal_causes(
     explained: Explained, *, short: bool = False, lead: str = f"{words.NEVER}: "
 ) -> words.Causes:
-    """Return the clauses of `refusal_words`; `lead` is the prefix of a pod that can never fit."""
+    """Return the clauses of `refusal_words`; `lead` replaces its "can never fit"."""
     if limit := limit_words(explained):
         return words.Causes("", (limit,))
     refused, never = explained.refused, explained.never
@@ -101,19 +97,17 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return a prefix if the refusal may concern another pod of the gang.
-
-    Empty if the text names the gang anyway. For `shape` see `Explained`."""
+    """Return a prefix if the refusal may be about another pod; see `Explained`."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 
 def reason_words(explained: Explained) -> str:
-    """Return the main reason for a headline: a limit, the gang, or first cause and nearest node."""
+    """Return the main reason: a limit, the gang, or first cause and nearest node."""
     return joined(reason_parts(explained))
 
 
 def reason_parts(explained: Explained) -> tuple[str | Part, ...]:
-    """Return the parts of `reason_words`; "can never fit" is the first part, if it applies."""
+    """Return the parts of `reason_words`; the first may be "can never fit"."""
     if limit := _limit_of(explained):
         return (limit,)
     refused, said = explained.refused, because(explained, short=True)
@@ -127,7 +121,7 @@ def _limit_of(explained: Explained) -> str:
 
 
 def limit_words(explained: Explained) -> str:
-    """Return a description of the limit that is too small for the pod; otherwise empty."""
+    """Describe the limit that is too small for the pod; empty if there is none."""
     match explained.limit:
         case BeyondLimit(queue, quota, resource, most, needed, together):
             allowed, wanted = (words.of_resource(resource, of) for of in (most, needed))
@@ -167,7 +161,7 @@ def waits_for(explained: Explained) -> Hashable:
 
 
 def causes_say_all(explained: Explained) -> bool:
-    """Return True if the causes per node are all that the sentence of the refusal contains."""
+    """Return True if the causes per node are all that the refusal says."""
     if explained.never and not explained.limit:
         return True
     refused = explained.refused
@@ -177,7 +171,7 @@ def causes_say_all(explained: Explained) -> bool:
 def refused_answer(
     state: State, pod: PodState, explained: Explained, room: Room, unbelieved: tuple[str, ...] = ()
 ) -> WhyRefused:
-    """Return a refusal with all causes, cordons, near misses and nodes that are not believed."""
+    """Return a refusal with all causes, cordons, near misses and unbelieved nodes."""
     causes, nearest = refused_rows(state, explained, pod, room)
     if not explained.never:
         causes = tuple(_with_people(state, row, explained, pod, room) for row in causes)
@@ -198,7 +192,7 @@ def refused_answer(
 def refused_rows(
     state: State, explained: Explained, pod: PodState, room: Room
 ) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
-    """Return the causes of a refusal with their cures, and the nodes that nearly fitted."""
+    """Return the causes of a refusal with their cures, and near misses."""
     shape, ranked = explained.shape, words.ranked(explained.refused)
     could = ""
     if (
@@ -224,7 +218,7 @@ def refused_rows(
 def _with_people(
     state: State, row: CauseRow, explained: Explained, pod: PodState, room: Room
 ) -> CauseRow:
-    """Add the cordons of nodes or devices that could take the pod, the first few of them."""
+    """Add the cordons of the first nodes or devices that could take the pod."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
     names, _ = _liftable(state, row.code, explained, pod, room)
@@ -310,9 +304,7 @@ def _besides(
 def _uncordoned(
     state: State, code: RefusalCode, refused: PodRefused, liftable: tuple[list[str], str]
 ) -> tuple[str, str]:
-    """Return the cure for a cordon, as a command and the rest of the sentence.
-
-    It is the nearest of `liftable`, or the first by name."""
+    """Return the cure for a cordon: a command, and the rest of the sentence."""
     names, besides = liftable
     if not names:
         if next(_cordoned(state, code), None) is not None:
@@ -328,7 +320,7 @@ def _uncordoned(
 def _liftable(
     state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
 ) -> tuple[list[str], str]:
-    """Return what is cordoned and could take the pod, by name, and what else is needed.
+    """Return the cordoned names that could take the pod, and what else is needed.
 
     If lifting a single cordon suffices for some, only those. If it is unknown which pod of a gang
     was refused, all that is cordoned."""
@@ -351,7 +343,7 @@ def _lifting(state: State, code: RefusalCode, shape: Shape, room: Room) -> tuple
 
 
 def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
-    """Yield the cordoned nodes, or devices with their node, that this code can refer to."""
+    """Yield the cordoned nodes, or devices with their node, that match this code."""
     if code is RefusalCode.DEVICE_CORDONED:
         there = (device for device in state.device_cordons if device in state.node_of_device)
         yield from ((device, state.nodes[state.node_of_device[device]]) for device in there)
@@ -363,7 +355,7 @@ def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]
 
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
-    """Return the pods that use the devices that could satisfy the pod, or the one that is short."""
+    """Return the pods on the devices that could satisfy the pod, or on the short one."""
     if miss.code not in words.FREED:
         return []
     alone = shape is not None and miss.device and sum(ask.count for ask in shape.asks) == 1
@@ -424,9 +416,9 @@ _MODES: Final[Callable[[Device], str]] = lambda device: device.mode  # noqa: E73
 
 
 def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, str] | None:
-    """Return what the pod requires and what the node has, for causes that are not amounts.
+    """Return what the pod requires and what the node has, if that is not an amount.
 
-    None if the pod itself has no such requirement: then the cause is another pod's of its gang."""
+    None if the pod has no such requirement, so that the cause is about another pod of its gang."""
     if code is _C.TYPE_MISMATCH and words.types(shape):
         return words.types(shape), " or ".join(_there([node], shape, _MODELS))
     if code is _C.MODE_MISMATCH and words.modes(shape):
@@ -443,9 +435,7 @@ def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, s
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """Return what the fleet has instead, and similar names in case of a typo.
-
-    As in `; this fleet has T4; did you mean T4?`; empty for other causes."""
+    """Return what the fleet has, as in `; this fleet has T4; did you mean T4?`."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, _MODELS)
@@ -501,7 +491,7 @@ _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_G
 
 
 def with_taken(refused: WhyRefused, state: State, pod: PodState, room: Room) -> WhyRefused:
-    """Add nodes and devices that became unavailable after the refusal; of cordons the first few."""
+    """Add nodes and devices that became unavailable later, with the first cordons."""
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
     out = tuple(
@@ -539,7 +529,7 @@ LIMITED = "nobody is evicted for what a limit keeps out"
 def spared_words(
     state: State, pod: PodState, room: Room, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Return a sentence about pods that preemption rules spare; empty if there are none.
+    """Return a sentence about pods that preemption rules spare, or an empty string.
 
     With `nodes`, only these are searched, and no limits: for callers that have little time."""
     if pod.uid in state.nominated or pod.refusal is None:

@@ -1,8 +1,7 @@
-"""Compare two states: placements, pending pods, nodes, devices, limits and settings.
+"""Compare two states: placements, pending pods, nodes, devices, limits, settings.
 
-A `Picture` keeps what can differ, of a state or a part of it. Invariants: pictures of equal states
-have no difference, and any difference is one between the states. An event changes only what
-`touched` names."""
+Invariants: pictures of equal states have no difference, and any difference between pictures is one
+between the states. An event changes only what `touched` names."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import groupby, zip_longest
@@ -43,10 +42,7 @@ _NOTHING = Side()
 
 
 class Picture(NamedTuple):
-    """The parts of a state that can differ.
-
-    `cards` counts the devices of each node, and `owners` maps devices to nodes. `waiting` maps the
-    uids of pods without a placement to their names."""
+    """The parts of a state that can differ; `waiting` are pods without a placement."""
 
     revision: int
     placements: dict[str, Held]
@@ -67,7 +63,7 @@ class Picture(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Parts of a state: pods by uid, nodes, devices by id and limits by name; and settings."""
+    """Parts of a state by uid, name or id; settings are always included."""
 
     pods: Collection[str] = ()
     nodes: Collection[str] = ()
@@ -78,8 +74,7 @@ class Part(NamedTuple):
 class Difference(NamedTuple):
     """One object, the aspect that changed, and its value before and after.
 
-    For a pod, `key` is its uid. If two pods had the name, it is that of the newer one, and `left`
-    is that of the other."""
+    For a pod, `key` is its uid. If the name was reused, `left` is the uid of the older pod."""
 
     key: str
     name: str
@@ -90,7 +85,7 @@ class Difference(NamedTuple):
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
-    """Return a picture of the state, or of a part; later changes of the state do not affect it."""
+    """Return a picture of the state, or of a part, independent of later changes."""
     pods, nodes, owners = state.pods, state.nodes, state.node_of_device
     if part is not None:
         pods = {uid: pods[uid] for uid in part.pods if uid in pods}
@@ -128,7 +123,7 @@ def touched(state: State, data: Any) -> Part | None:
 def placements(before: Picture, after: Picture) -> Iterator[Difference]:
     """Yield pods whose shares or node differ, by name.
 
-    A pod that was resubmitted under its name, for example after a drain, counts as moved."""
+    A pod that was resubmitted under its name, as after a drain, counts as moved."""
     pairs: dict[str, tuple[list[str], list[str]]] = {}
     for uid in before.placements | after.placements:
         was, now = before.placements.get(uid), after.placements.get(uid)
@@ -212,7 +207,7 @@ def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Leave out pods that were placed, and those that were resubmitted under their name."""
+    """Leave out pods that were placed, or were resubmitted under their name."""
     waited, waits = set(before.waiting.values()), set(after.waiting.values())
     placed = {held.name for held in after.placements.values()}
     for each in waiting(before, after):
@@ -237,6 +232,7 @@ def _whole(sides: Mapping[str, Side]) -> str:
     return ", ".join(f"{name} {said}" if name in named else said for name, said in shown if said)
 
 
+# The lists for users: a node that joined, a placed pod and a limit are one row each
 SHOWN = {
     **LISTS,
     "waiting": _waiting_shown,
@@ -244,10 +240,6 @@ SHOWN = {
     "devices": _devices_shown,
     "limits": _limits_shown,
 }
-"""The lists for users.
-
-A node that joined is one row with its devices; so is a pod that was pending and is placed, and a
-limit that was added or removed."""
 
 
 def _sides(

@@ -1,8 +1,8 @@
 """What nodes could run when empty, and what each of them lacks now.
 
-A refusal counts free amounts; a node may be too small even when empty, and advice must not point
-there. If all nodes are too small, the nearest lacks the smallest fraction of its own total.
-Invariant: a node "could take" a pod only if the pod fits on the empty node."""
+A node may be too small even when empty, and advice must not point there. If all are, the nearest
+lacks the smallest fraction of its own total. Invariant: a node "could take" a pod only if the pod
+fits on the empty node."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -59,7 +59,7 @@ class Room:
         return max(wanted - free, 0)
 
     def possible(self, pod: PodState, refused: PodRefused) -> tuple[NearMiss, ...]:
-        """Return those nearest nodes of the event that could take the pod; searches no others."""
+        """Return the event's nearest nodes that could take the pod; searches no others."""
         shape = pod.submitted.shape
         near = {miss.node: self._state.nodes.get(miss.node) for miss in refused.nearest}
         could = {
@@ -68,7 +68,7 @@ class Room:
         return tuple(miss for miss in refused.nearest if miss.node in could)
 
     def nearest(self, shape: Shape) -> tuple[NearMiss, ...] | None:
-        """Return what the nearest nodes that could take the pod lack now; None if none could."""
+        """Return what the nearest nodes that could take the pod lack; None if none could."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))
@@ -98,13 +98,13 @@ class Room:
         )
 
     def lacks_only(self, shape: Shape, node: NodeState, pods: Iterable[PodState]) -> bool:
-        """Return True if the node lacks something for such a pod that ending `pods` would free."""
+        """Return True if the node lacks only what ending `pods` would free."""
         if self.miss(shape, node) is None:
             return False
         return self.miss(shape, node, without(pods)) is None
 
     def fits_on_offer(self, shape: Shape, node: NodeState) -> bool:
-        """Return True if such a pod would fit now if cordons were lifted and devices healthy."""
+        """Return True if such a pod would fit now without cordons and device failures."""
         return self.holds(shape, node) and self.miss(shape, node, on_offer) is None
 
     def fits_uncordoned(
@@ -174,15 +174,15 @@ class Room:
     ) -> tuple[tuple[int, float], NearMiss] | None:
         """Return how near a node that could take the pod is, and what it lacks.
 
-        Nearness is as in the events: the last filter first, then the least shortage. None if no
-        free amount of the node or a device is too small."""
+        Nearness is as in the events: the last filter first, then the least shortage. None if
+        nothing is lacking."""
         rules = rules_of(self._state, shape)
         verdict = feasibility(shape, node, occupancy, rules, large_enough=True)
         return (verdict.order, _near(node, verdict)) if verdict is not None else None
 
 
 def host_holds(shape: Shape, node: NodeState) -> bool:
-    """Return True if the node is present, suitable and large enough, whatever runs on it."""
+    """Return True if the empty node would be suitable and large enough."""
     return refused_node(shape, empty(node)) is None
 
 

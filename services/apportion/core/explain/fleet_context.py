@@ -1,12 +1,11 @@
-"""Put a refusal into the context of the current fleet: the nearest nodes, and what can never fit.
+"""Put a refusal into the context of the fleet: nearest nodes, and "never".
 
-The nearest nodes of the event may include some that could never take the pod. Invariant: "never" is
-said only if every node is too small or unsuitable even when empty, or a limit is too small without
-any other pod; `lab.fitting`, which runs the engine on an empty fleet, agrees.
+Invariant: "never" is said only if every node is too small or unsuitable even when empty, or a limit
+is too small without any other pod; `lab.fitting`, which runs the engine on an empty fleet, agrees.
 
 A gang is refused for the first pod that finds no node after others were placed, so the refusal
-counts nodes as in use that are empty. Invariant: a node counts as the gang's own only if it would
-take such a pod now, and all pods of the gang have the same shape."""
+counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would take such
+a pod now, and all pods of the gang have the same shape."""
 
 from functools import partial
 from itertools import islice
@@ -29,9 +28,7 @@ Alike = tuple[bytes, int, tuple[tuple[RefusalCode, int], ...], tuple[NearMiss, .
 
 
 class TooFewPlaces(NamedTuple):
-    """A gang for which the empty fleet has too few places.
-
-    `none` are its pods without any, if others have some."""
+    """The empty fleet has too few places for a gang, and `none` for these pods."""
 
     needed: int
     places: int
@@ -39,11 +36,11 @@ class TooFewPlaces(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """A refusal with nearest nodes that could take the pod; `never`: no node ever could.
+    """A refusal with nearest nodes that could take the pod; `never`: none ever could.
 
-    `limit` is the limit that is too small even without other pods. `own` counts nodes that the
-    gang's other pods would take, which the refusal counts as in use. `shape` is the refused shape;
-    None if unknown, because a gang's pods differ and another one may have been refused."""
+    `limit` is too small even without other pods. `own` counts nodes for the gang's other pods,
+    which the refusal counts as in use. `shape` is the refused shape; None if the gang's pods differ
+    and another one may have been refused."""
 
     refused: PodRefused
     never: bool
@@ -60,9 +57,7 @@ class Explained(NamedTuple):
 
 
 class Explainer:
-    """Explains refusals of any number of pods of one unchanged state.
-
-    Common results are computed once; `room` is for the same state."""
+    """Explains refusals of one unchanged state; common results are computed once."""
 
     def __init__(self, state: State) -> None:
         self.room = Room(state)
@@ -74,10 +69,9 @@ class Explainer:
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
         """Return the refusal with the nearest nodes that could take the pod.
 
-        If there are none, it says what each node lacks when empty. For a volume the nodes are
-        unchanged; for a gang, nodes for its other pods are left out; for a queue or quota there are
-        no nearest nodes, because nodes are not the reason. `brief` is for lists: nearest nodes of
-        the event suffice, and beyond `LISTED_LOOKS` no others are searched."""
+        If there are none, it says what each node lacks when empty. A queue or quota has no nearest
+        nodes, and a gang leaves out those for its other pods. `brief` is for lists: the event's
+        nearest nodes suffice, and beyond `LISTED_LOOKS` no others are searched."""
         found = self._found(pod, refused, brief=brief)
         return found._replace(shape=self.wishes(pod))
 
@@ -138,9 +132,7 @@ class Explainer:
         )
 
     def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
-        """Return nodes the pod may use whose agents' reports are refused.
-
-        Their devices are unknown, or were reported before the refusal."""
+        """Return nodes that may fit, but whose agents' reports are refused."""
         if refused.gang or refused.queue or refused.quota or refused.volume:
             return ()
         if self._unbelieved is None:
@@ -160,9 +152,7 @@ _CORDONED: Final = RefusalCode.NODE_CORDONED
 def never_together(
     room: Room, state: State, pod: PodState, found: GangShortage
 ) -> TooFewPlaces | None:
-    """Return a shortage if the empty fleet has too few places for the gang.
-
-    None if it may have enough, or if the gang has too many shapes."""
+    """Return a shortage if the gang does not fit on the empty fleet; None if unknown."""
     if found.present < found.needed or not any(each.present for each in state.nodes.values()):
         return None
     group = pod.submitted.group
@@ -191,7 +181,7 @@ def _never_together(
 def beside_own(
     room: Room, state: State, pod: PodState, refused: PodRefused
 ) -> tuple[PodRefused, int]:
-    """Return the refusal without the nodes that the gang's other pods would take, and their number.
+    """Return the refusal without the gang's own nodes, and the number of these.
 
     A node whose cordon alone blocks the gang comes first."""
     found, shape = refused.gang, pod.submitted.shape
@@ -214,9 +204,7 @@ def beside_own(
 def _places(
     room: Room, state: State, pod: PodState, refused: PodRefused, found: GangShortage
 ) -> tuple[set[str], str]:
-    """Return the nodes that the gang's other pods would take, and a node to uncordon.
-
-    The latter is the node whose cordon alone blocks the gang, or empty."""
+    """Return the gang's own nodes, and the node whose cordon alone blocks it, if any."""
     shape, nodes = pod.submitted.shape, state.nodes.values()
     own = {each.name for each in nodes if room.holds(shape, each) and not room.miss(shape, each)}
     if len(own) > found.fitting:
@@ -230,9 +218,7 @@ def _places(
 
 
 def of_one_sort(room: Room, state: State, pod: PodState) -> bool:
-    """Return True if all pending pods of the gang have one shape, or there is no gang.
-
-    Otherwise it is unknown which of them was refused."""
+    """Return True if all pending pods of the gang have one shape, or there is no gang."""
     if not pod.submitted.group:
         return True
     group = state.groups.get(pod.submitted.group)

@@ -1,9 +1,8 @@
-"""Pack nodes into one short row each, for a picture of a fleet of ten thousand nodes.
+"""Pack nodes into one short row each, for a picture of ten thousand nodes.
 
-A row is complete, so a client replaces an older row by a newer one. Rows are arrays in the order of
-the fields; a card is three numbers and a share three, because there are 80,000 cards and as many
-shares. Invariant: a row depends on its node only, so it changes only when the fold touches that
-node."""
+Rows are complete, so a newer row replaces an older one. They are arrays, and cards and shares are
+flattened, because there are 80,000 of each. Invariant: a row depends on its node only, so it
+changes only when the fold touches that node."""
 
 from enum import IntFlag
 from typing import Final
@@ -35,10 +34,9 @@ class CardState(IntFlag):
 
 
 class PackedPod(Struct, frozen=True, array_like=True):
-    """A pod that uses devices of the node.
+    """A pod that uses devices of the node; `gang` is a `namespace/name`.
 
-    `shares` are flattened triples: position of the card in the row, MiB, cores. `gang` is its
-    `namespace/name`, if any."""
+    `shares` are flattened triples: position of the card in the row, MiB, cores."""
 
     namespace: Namespace
     name: OrEmpty[str]
@@ -68,9 +66,7 @@ class PackedNode(Struct, frozen=True, array_like=True):
 
 
 class PackedUse(Struct, frozen=True, array_like=True):
-    """Usage of a node's shares: `namespace/name`, index of the card, and a fraction.
-
-    Empty if usage is no longer reported."""
+    """Usage of shares: `namespace/name`, index of the card, fraction; empty if unknown."""
 
     node: Everyone[str]
     shares: Everyone[tuple[tuple[str, int, float], ...]]
@@ -96,7 +92,7 @@ Kind = tuple[str, str]  # the model of a card, and its mode unless that is hami-
 
 
 def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
-    """Return the pool of a node: its name by a label, else by its cards, which are counted."""
+    """Return the pool of a node, named by a label or else by its counted cards."""
     labels = node.host.labels
     for label in POOL_LABELS:
         if labels.get(label):

@@ -1,7 +1,7 @@
 """Failed devices of a pod, and whether its node is ready.
 
-Pods on a failed device keep their shares until they end. Invariant: a device is reported as long as
-its health prevents new placements, and no longer."""
+Pods on a failed device keep their shares until they end. Invariant: a device is reported while its
+health prevents new placements, and no longer."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -55,9 +55,7 @@ def failure(device: DeviceState) -> FailedDevice | None:
 
 
 def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> str:
-    """Return sentences on how to move a pod off failed devices, and about an unready node.
-
-    They follow another sentence; empty if there is nothing to add."""
+    """Return sentences about failed devices and an unready node, or an empty string."""
     there = next((each.device for each in failed if each.reason != GONE), "")
     said = f". {moving(device_words(there))}" if there else ""
     if not unready:
@@ -73,7 +71,7 @@ def moving(target: str) -> str:
 
 
 def unready(state: State, pod: PodState) -> str:
-    """Return why the pod's node is not ready; empty if it is, or if the pod is not placed."""
+    """Return why the pod's node is not ready; empty if it is ready or there is none."""
     node = state.nodes[pod.placement.node] if pod.placement is not None else None
     if node is None or node.ready:
         return ""
@@ -102,7 +100,7 @@ def pods_on(node: NodeState, device: str) -> Iterator[PodState]:
 
 
 def failed_words(failed: Iterable[FailedDevice]) -> str:
-    """Return text such as `its device GPU-1a2b3c4d has failed (XID 79: …)`, or an empty string."""
+    """Return text such as `its device GPU-1a2b3c4d has failed (XID 79: …)`."""
     return "; ".join(
         f"its device {device_words(each.device)} has failed ({each.reason})"
         + (f" at revision {each.revision}, {moment(each.time)}" if each.revision else "")

@@ -1,8 +1,8 @@
-"""Queues and quotas: usage, the pods behind it, and limits that are too small for a pod.
+"""Queues and quotas: usage, its pods, and limits that are too small for a pod.
 
-Amounts are in the units of the event that set the limit: CPU in thousandths, memory in MiB. Usage
-is counted as the scheduler counts it. Invariants: without queues and quotas this costs nothing;
-facts about a limit are computed once for all pods that it blocks."""
+Amounts have the unit of the limit's event: CPU in thousandths, memory in MiB. Invariants: without
+queues and quotas this costs nothing; facts about a limit are computed once for all pods it
+blocks."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 
 
 class BeyondLimit(NamedTuple):
-    """A queue or quota that is too small for a pod, or its gang `together`, on its own."""
+    """A queue or quota that is too small for a pod, or for its gang `together`."""
 
     queue: str
     quota: str
@@ -45,7 +45,7 @@ class BeyondLimit(NamedTuple):
 
 
 def holders(room: Room, state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
-    """Return the pods that use the resource of this refusal's limit, most usage first.
+    """Return the pods that use the resource of the refusal's limit, most usage first.
 
     If none does, as with limits by card model or on no device, the placed pods within the limit."""
     key = f"holders of {limit_of(state, pod, refused)}"
@@ -63,10 +63,10 @@ def limit_of(state: State, pod: PodState, refused: PodRefused) -> str:
 def never_within(
     room: Room, state: State, pod: PodState, refused: PodRefused
 ) -> BeyondLimit | None:
-    """Return the limit of this refusal if it is too small even without other pods.
+    """Return the refusal's limit if it is too small even without other pods.
 
-    None if it is large enough for the pod or its gang, or if that depends on which devices are
-    chosen beyond their models."""
+    None if it is large enough, or if that depends on which devices are chosen beyond their
+    models."""
     submitted = pod.submitted
     group = state.groups.get(submitted.group)
     together = group is not None and group.observed is not None and group.together
@@ -79,8 +79,7 @@ def never_within(
 def of_its_card(room: Room, state: State, pod: PodState, refused: PodRefused) -> PodRefused:
     """Return the refusal with the card model of the queue's limit that is short.
 
-    The engine may have named a card last that the limit does not list. Unchanged if several models
-    would do, or enough is left."""
+    The engine may have named a card last that the limit does not list."""
     about = f"card of {limit_of(state, pod, refused)} {refused.gang} {pod.submitted.group}"
     found = room.once((about, pod.shape_key), lambda: _of_its_card(state, pod, refused).queue)
     return structs.replace(refused, queue=found)
@@ -126,9 +125,7 @@ def _never_within(state: State, pod: PodState, refused: PodRefused) -> BeyondLim
 def _cards_allowed(
     state: State, queue: QueueObserved, pods: Iterable[PodState]
 ) -> tuple[list[str], int]:
-    """Return the limit's card models that suit some of the pods, and the total they allow.
-
-    Parts of a card count as its model here, so the total is an upper bound."""
+    """Return the limit's card models that suit a pod, and an upper bound of their total."""
     kinds: dict[tuple[str, str, str], Device] = {}
     for node in state.nodes.values():
         for held in node.devices:
@@ -198,7 +195,7 @@ def _holders(state: State, pod: PodState, refused: PodRefused) -> list[PodState]
 
 
 def _least(shape: Shape) -> Counter[Amount]:
-    """Return what a pod of this shape uses at least, with memory only if it is specified."""
+    """Return what a pod of this shape uses at least."""
     least = Counter(at_least(shape))
     for ask in shape.asks:
         if not ask.init and not ask.cap_memory:
@@ -207,7 +204,7 @@ def _least(shape: Shape) -> Counter[Amount]:
 
 
 def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]:
-    """Return these queues with their usage; scans all live pods if there are any queues."""
+    """Return these queues with their usage; scans all live pods."""
     queues = [state.queues[name] for name in names]
     pods: defaultdict[str, list[PodState]] = defaultdict(list)
     for pod in state.pods.values() if queues else ():
@@ -230,7 +227,7 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
 
 
 def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[QuotaAnswer, ...]:
-    """Return these quotas with their usage; scans all live pods if there are any quotas."""
+    """Return these quotas with their usage; scans all live pods."""
     quotas = [state.quotas[namespace][name] for namespace, name in names]
     wanted = {each.namespace for each in quotas}
     pods: defaultdict[str, list[PodState]] = defaultdict(list)

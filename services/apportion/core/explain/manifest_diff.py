@@ -1,6 +1,4 @@
-"""Compare what a manifest requests with what the live pod was submitted with.
-
-Invariant: pods with equal requests have no difference, whatever their names."""
+"""Compare a manifest's requests with those of the live pod, whatever their names."""
 
 from collections.abc import Iterator
 from typing import Any, Final

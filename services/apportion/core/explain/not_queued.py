@@ -1,7 +1,6 @@
-"""Why a pod is not in the scheduler's queue: a gate, another scheduler, or its gang.
+"""Why a pod is not in the queue: a gate, another scheduler, or its gang.
 
-No event records this, because nothing was refused. Invariant: it is empty for a refused pod, and
-for one that only awaits a decision."""
+Invariant: it is empty for a refused pod, and for one that only awaits a decision."""
 
 from collections.abc import Sequence
 
@@ -10,7 +9,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 
 
 def unlooked(state: State, pod: PodState) -> str:
-    """Return text such as `until its gates are taken away: example.com/hold`, after "waits"."""
+    """Return text such as `until its gates are taken away: example.com/hold`."""
     if pod.phase is not Phase.PENDING or pod.refusal is not None:
         return ""
     if pod.submitted.gates:
@@ -31,7 +30,7 @@ def chooser_words(chooser: str) -> str:
 
 
 def gang_words(state: State, pod: PodState) -> str:
-    """Return what a pod's gang still waits for; empty without a gang or if it is complete."""
+    """Return what a pod's gang still waits for; empty if there is nothing."""
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     if group is None:
         return ""

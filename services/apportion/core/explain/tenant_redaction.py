@@ -49,7 +49,7 @@ _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 _NAMED: Final = re.compile(
     r"(?<![\w./-])([a-z0-9][a-z0-9-]*)/(\w(?:[\w.-]*\w)?(?:/\w(?:[\w.-]*\w)?)*)"
 )
-"""`namespace/name` in free text: a DNS label, not preceded by such characters, and a name.
+"""`namespace/name` in free text: a DNS label and a name.
 
 Gangs have their API group between the two; names from elsewhere may have more characters."""
 
@@ -71,12 +71,12 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """Return the answer for a client that may read these namespaces, with new sentences."""
+    """Return the answer for a client with these namespaces, with new sentences."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 
 def namespaces_in(answer: Any) -> set[str]:
-    """Return all namespaces the answer may concern, to check the client's rights to them."""
+    """Return all namespaces that the answer may concern."""
     found: set[str] = set()
     _collect(answer, Rule.OWNERS, found)
     return found
@@ -199,7 +199,7 @@ def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
 
 
 def _emptied(value: Any, seen: Seen, sees: Sees) -> Any:
-    """Return an empty value of the same type, so that clients can still decode the answer."""
+    """Return an empty value of the same type, so that clients can still decode it."""
     if not isinstance(seen.instead, Kept):
         return seen.instead
     if isinstance(value, Enum):
@@ -235,9 +235,7 @@ def event_namespaces(data: Any) -> set[str]:
 
 
 def event_redacted(data: Any, sees: Sees) -> Any:
-    """Redact the decoded JSON of an event whose namespace the client may read.
-
-    Parts of other namespaces are removed, and names in them are blanked."""
+    """Redact the decoded JSON of an event whose namespace the client may read."""
     if isinstance(data, str):
         return _blanked(data, sees)
     if isinstance(data, Mapping):
@@ -259,8 +257,7 @@ def _of_others(part: Any, sees: Sees) -> bool:
 def namespaces_of(data: Struct, of_pod: Callable[[str], str]) -> tuple[str, ...]:
     """Return the namespaces that an event concerns, sorted; none for a cluster event.
 
-    `of_pod` returns the namespace for a pod's uid, or `UNKNOWN`, which only clients that may read
-    everything can see."""
+    `of_pod` maps a uid to its namespace, or to `UNKNOWN`, which no tenant can see."""
     if isinstance(data, _OF_THE_CLUSTER):
         return ()
     return tuple(sorted(set(_named(data, of_pod)))) or (UNKNOWN,)

@@ -1,7 +1,6 @@
 """Convert the state into answers: one function for each struct of `answers.reads`.
 
-Invariant: reading never changes the state, and an answer is of one revision, because nothing here
-waits."""
+Invariant: reading never changes the state, and an answer is of one revision."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,9 +1,7 @@
 """Group pending pods with the same request, in queue order.
 
-A group has one explanation: why no node takes its first pod, and what would help. So pods that are
-blocked by something other than devices are grouped by that: their gang, a limit of their namespace,
-or node constraints. Pods with other CPU requests or labels share a group as long as they lack
-devices.
+A group has one explanation: why no node takes its first pod. So pods that are blocked by something
+other than devices are grouped by that: their gang, a limit of their namespace, or node constraints.
 
 Invariant: every pending pod without gates is in exactly one group. Its position counts all pods
 before it, of every group: priority first, then the revision of its submission."""
@@ -104,7 +102,7 @@ def _wants(shape: Shape) -> Hashable:
 
 
 def wants_words(pod: PodState) -> str:
-    """Return the request of a pod, as in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`."""
+    """Return the request of a pod, as in `8 x nvidia whole, of H100`."""
     shape = pod.submitted.shape
     said = " + ".join(ask_words(ask) for ask in shape.asks) or "no device"
     return ", ".join((said, *words.devices(shape)))
@@ -120,9 +118,7 @@ def devices_wanted(pod: PodState) -> int:
 
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
-    """Return a key of what blocks the pod other than devices.
-
-    A refusal that may concern another pod of its gang is grouped by gang."""
+    """Return a key of what blocks the pod other than devices."""
     refused = pod.refusal
     if refused is None:
         return ()
@@ -184,7 +180,7 @@ def _lasts(explained: Explained | None) -> bool:
 
 
 def lasting(refusal: PodRefused) -> bool:
-    """Return True if every node is unsuitable in itself, so that waiting does not help."""
+    """Return True if every node is unsuitable, so that waiting does not help."""
     return bool(refusal.reasons) and refusal.nodes > 0 and refusal.reasons.keys() <= LASTING
 
 

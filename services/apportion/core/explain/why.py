@@ -1,7 +1,7 @@
 """Explain why a pod is where it is, or why it is pending.
 
-The evidence is in the scheduler's events and in the state at the revision, including which empty
-nodes could take the pod (`empty_capacity`). So the answer for a revision never changes."""
+The evidence is in the scheduler's events and the state at the revision, so the answer for a
+revision never changes."""
 
 from msgspec import structs
 
@@ -45,8 +45,8 @@ def why(
 ) -> Why:
     """Return the explanation of one live pod, as of the state's revision.
 
-    `failed` are its failed devices, if the caller knows since when. Pass `explainer`, for this
-    state, when explaining many pods."""
+    `failed` are its failed devices, if the caller knows since when. Pass `explainer` for many
+    pods."""
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = None
@@ -112,7 +112,7 @@ def why_rejected(state: State, rejected: PodRejected) -> Why:
 
 
 def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, ...]) -> Why:
-    """Explain why a pod was where it was; `before` is as of just before its end, `step`.
+    """Explain why a pod was where it was, `before` its last `step`.
 
     `failed` are devices of it that failed after it was placed."""
     end = PodEnd(
@@ -147,11 +147,10 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting | None:
 
 
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
-    """Return a refusal as text when it happens, using only the nodes that its event names.
+    """Return a refusal as text when it happens, from the nodes in its event alone.
 
-    A near node that could never take the pod is replaced by one that could, if any. Only `why`,
-    which checks all nodes, says that none ever could. The text ends with pods of lower priority
-    that were not evicted, and the rule."""
+    Near nodes that could never take the pod are left out; only `why`, which checks all nodes, says
+    that none ever could. The text ends with pods that preemption rules spare."""
     room, shape = Room(state), pod.submitted.shape
     if not of_one_sort(room, state, pod):
         return whose(refused, None) + words.event(refused)
@@ -196,9 +195,8 @@ def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
     """Return how the devices were chosen within the node.
 
-    As in `among the devices of n1 it went by bestfit: to where the least is left over`. It refers
-    to the policy under which the pod was placed. Empty if the policy has changed since, another
-    scheduler chose, or the pod has its own order without a name."""
+    As in `among the devices of n1 it went by bestfit: to where the least is left over`. Empty if
+    the policy has changed since, another scheduler chose, or the pod has its own device weights."""
     submitted = pod.submitted
     elsewhere = submitted.chooser or not placement.rationale or not placement.shares
     if elsewhere or submitted.shape.device_weights is not None:

@@ -27,7 +27,7 @@ Accounts = Mapping[tuple[str, str], Given]
 
 
 class Bearer(msgspec.Struct, frozen=True):
-    """The API server's review of a token; `pod` and `node` are empty if it is not bound to one."""
+    """The API server's review of a token; without a `pod` it is not bound to one."""
 
     namespace: str
     account: str

@@ -34,7 +34,7 @@ SUBSCRIPTIONS_OF_A_FLEET: Final = 4096
 
 
 class User(msgspec.Struct, frozen=True):
-    """An identity and its credentials: an nkey, or a password in an environment variable."""
+    """An identity with its nkey, or the environment variable with its password."""
 
     identity: Identity
     nkey: str = ""
@@ -81,7 +81,7 @@ def subscriptions_of(identities: Iterable[Identity]) -> int:
 
 
 def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
-    """Return the whole file, with the callout if a user is one. Raises `InvalidIdentity`."""
+    """Return the whole file, with the callout if it is a user. Raises `InvalidIdentity`."""
     files = resources.files("apportion.core.identity")
     names = [user.nkey or user.identity.name for user in users]
     callout = ""

@@ -24,11 +24,10 @@ class InvalidIdentity(ValueError):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """A client of the bus. `nodes` are those of an agent, by their names in the cluster.
+    """A client of the bus. `nodes` are those of an agent, by their Kubernetes names.
 
     `shared`: any number of processes use it at once, so the names of their consumers are not known
-    in advance. It is for agents that share one password, and for the auditor that tools without
-    settings use."""
+    in advance. It is for agents that share one password, and for tools without settings."""
 
     role: str
     name: str
@@ -64,6 +63,6 @@ def consumers_of(name: str, count: int) -> Iterable[str]:
 def readers_of_node(node: str) -> tuple[str, ...]:
     """Return the names of the consumers that intakes create for the agent of a node.
 
-    No identity's name has capitals, so these are the consumers of no identity."""
+    They have capitals, so they are the consumers of no identity."""
     digest = sha256(node.encode()).hexdigest()[:32]
     return tuple(consumers_of(f"{NODE_READER}-{digest}", 4))

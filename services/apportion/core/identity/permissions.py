@@ -1,6 +1,4 @@
-"""The permissions of an identity: its role's row, with its name and nodes filled in.
-
-Invariant: the same identities give the same permissions, in the same order."""
+"""The permissions of an identity: its role's row, with name and nodes filled in."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -63,7 +61,7 @@ def role_of(identity: Identity) -> Role:
 
 
 def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permissions:
-    """Return the permissions of an identity. `among` are all identities of the same server.
+    """Return what an identity may do; `among` are all identities of the same server.
 
     No identity may use the consumers of another one. Raises `InvalidIdentity`."""
     role = role_of(identity)
@@ -123,7 +121,7 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
 
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
-    """Yield the subjects of other identities' consumers, for one that may use any name.
+    """Yield the consumers of other identities, for one that may use any name.
 
     An intake creates consumers for agents, with a prefix that no identity has. Permissions cannot
     match a prefix of a token, so names that a callout admits later are not denied here."""

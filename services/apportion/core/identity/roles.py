@@ -25,13 +25,11 @@ KEPT_CONFIGURATION: Final = (
 )
 
 
+# `NODES`: agents. `FRONT`: services reached over HTTP. `PEOPLE`: users. `READERS`: auditors
 Account = Literal[
     "APPORTION", "STORE", "AUDIT", "BOOTSTRAP", "NODES", "FRONT", "PEOPLE", "WATCHER", "INTAKE",
     "BINDER", "SCHEDULER", "READERS", "AUTH",
 ]  # fmt: skip
-"""`NODES` is for agents; `FRONT` for services reached over HTTP from outside.
-
-`PEOPLE` is for users of the command line, `READERS` for auditors."""
 LEDGER: Final = "APPORTION"  # the ledger's account
 STORE: Final = "STORE"
 """The account with the buckets for snapshots. It has no users.
@@ -43,10 +41,9 @@ AUDIT: Final = "AUDIT"  # the account of the auditors' copy, with its own limits
 BOOTSTRAP: Final = "BOOTSTRAP"
 AUTH: Final = "AUTH"  # the account of the callout
 ANSWERS_BESIDE: Final = "_R_.>"
-"""The server's reply subjects for other accounts.
+"""The server's reply subjects for other accounts, each with 64 random bits.
 
-Each request gets a subject below it from 64 random bits; no client subscribes to it, and no request
-may name it."""
+No client subscribes to them, and no request may name one."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):

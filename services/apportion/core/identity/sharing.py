@@ -1,4 +1,4 @@
-"""Subjects that the ledger's account shares with other accounts and with the auditors' account.
+"""Subjects that the ledger's account shares with other accounts, and with auditors'.
 
 The server sends the reply to a request to any subject that the request names, without checking that
 the sender may publish there. A client that may query the stream's state could have the reply sent
@@ -7,10 +7,9 @@ requests are imported as services, and replies go back into its own account only
 shared as streams from the sender's account to those of the subscribers.
 
 Auditors use a copy of the stream, in an account with its own JetStream limits. They have accounts
-separate from it, because a reply that reached the copy's account could delete the copy. What the
-server needs to make the copy is imported from the ledger. Only bootstrap's account can create the
-copy and drop its beginning: anything that the ledger's account could reach, its consumers could
-reach too, by their delivery subject.
+separate from it, because a reply that reached the copy's account could delete the copy. Only
+bootstrap's account can create the copy and drop its beginning: anything that the ledger's account
+could reach, its consumers could reach too, by their delivery subject.
 
 Invariants: only what the table of roles contains passes between accounts. The server forwards a
 reply to a service of another account only if that service is imported under a subject without
@@ -39,7 +38,7 @@ BESIDE: Final = tuple(
 )
 _ALL: Final = (LEDGER, *BESIDE)  # the accounts that send or receive broadcasts
 _DELIVERED: Final = {LEDGER: f"{DELIVERIES}.>", AUDIT: ">"}
-"""The subjects on which consumers of each of the two streams deliver to other accounts.
+"""The subjects on which consumers of the two streams deliver to other accounts.
 
 Auditors' consumers deliver below any inbox, because tools choose it. Their permissions limit what
 each may receive, and the copy's account has no other messages."""
@@ -55,7 +54,7 @@ _OBJECTS: Final = "$O."  # prefix of objects in a bucket
 _OWN: Final = "$SYS."  # prefix of requests that the server answers within each account
 _API: Final = "$JS.API."
 _WHOLE_API: Final = f"{_API}>"
-"""An account without JetStream imports this from the system account, which refuses it.
+"""An account without JetStream gets this from the system account, which refuses it.
 
 Only an import of exactly this subject leads to the ledger. Permissions limit which of its requests
 a user may send."""
@@ -171,10 +170,9 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _kept(keeper: str) -> dict[str, list[str]]:
-    """Return the bucket subjects that `keeper` answers, and the accounts that use them.
+    """Return the bucket subjects that `keeper` answers, and the accounts that ask.
 
-    The auditors' account has no bucket, and replies that it has none. Permissions limit which API
-    requests a user may send, as with the ledger."""
+    The auditors' account has no bucket, and replies that it has none."""
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
         if keeper == (AUDIT if role.reads == "copy" else STORE):
@@ -201,9 +199,7 @@ def _read_in(account: str) -> str:
 
 
 def _answered(asked: str, account: str) -> list[tuple[str, str]]:
-    """Return the accounts that answer a request, with their subjects.
-
-    If no role answers it, that is the account of the stream."""
+    """Return the accounts that answer a request, by default that of the stream."""
     return [
         (role.account, subject)
         for role in ROLES

@@ -1,4 +1,4 @@
-"""The protocol between agent and intake: one core NATS request per event, answered in JSON.
+"""The protocol between agent and intake: one core NATS request per event.
 
     apportion.intake.<node>   the event as it would be on the ledger   ──►   Answer
 
@@ -78,19 +78,19 @@ def subject_of_node(node: str, of: str = SUBJECT) -> str:
 
 
 def node_of_subject(subject: str, of: str = SUBJECT) -> str:
-    """Return the node whose agent sends on this subject; empty if it is not a canonical name."""
+    """Return the node whose agent uses this subject; empty if it is not canonical."""
     found = subject.removeprefix(f"{of}.")
     node = untoken(found)
     return node if token(node) == found and len(node) <= NAME_MAX else ""
 
 
 def append_id(node: str, event_id: str) -> str:
-    """Return the message id of an agent's event, which no other writer or node can have."""
+    """Return the message id of an agent's event, unique to its node."""
     return f"intake/{_part(token(node), _NODE_CHARS_MAX)}/{_part(event_id, _ID_CHARS_MAX)}"
 
 
 def refused_id(node: str, cause: str, hour: int) -> str:
-    """Return the message id of the report that this cause refused something in this hour."""
+    """Return the message id of the refusals of a node for a cause in an hour."""
     return f"intake-refused/{_part(token(node), _NODE_CHARS_MAX)}/{cause}/{hour}"
 
 
@@ -102,5 +102,5 @@ def _part(text: str, most: int) -> str:
 
 
 def may_be_answered(reply: str) -> bool:
-    """Return True if a reply subject is an agent's, not one of the ledger, a queue or others."""
+    """Return True if a reply subject is an agent's, and not the ledger's or another's."""
     return _back(reply) is not None

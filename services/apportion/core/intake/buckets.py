@@ -1,10 +1,8 @@
-"""A token bucket that limits how much an agent may send.
-
-Invariant: over any span, no more is taken than the burst plus what was refilled."""
+"""A token bucket that limits how much an agent may send."""
 
 
 class Bucket:
-    """At most `burst` tokens, refilled at `rate` per second. Times are seconds of one clock."""
+    """At most `burst` tokens, refilled at `rate` per second of one clock."""
 
     __slots__ = ("_at_s", "_burst", "_left", "_rate")
 
@@ -15,9 +13,7 @@ class Bucket:
         self._at_s = now_s
 
     def take(self, tokens: float, now_s: float) -> float:
-        """Take tokens, and return the seconds to wait first.
-
-        A request for more than the burst takes the whole burst."""
+        """Take at most `burst` tokens, and return the seconds to wait first."""
         self._left = self._filled(now_s) - min(tokens, self._burst)
         self._at_s = now_s
         return max(0.0, -self._left / self._rate)

@@ -1,6 +1,5 @@
-"""Check whether a node can have the devices it reports: by the catalogue and the last report.
+"""Check reported devices against the catalogue and the last report.
 
-A device has no more memory than its model, and offers no more than the configuration allows.
 Invariant: an honest node always passes: an unknown model has a generous limit, a reboot or one
 device more is not suspicious, and a larger change is believed when reported again."""
 

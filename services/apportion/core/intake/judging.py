@@ -1,4 +1,4 @@
-"""Judge whether an agent's event may be appended: its source, its type and its plausibility.
+"""Judge whether an agent's event may be appended.
 
 The fold is at least at the revision that the agent had read (`basis`), so an event that contradicts
 the state is wrong or out of date. Invariant: only events about this node that the fold would accept

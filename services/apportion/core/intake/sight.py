@@ -1,7 +1,6 @@
-"""What a node's agent may read of the ledger: its own node's events and common subjects.
+"""What a node's agent may read: its own node's events and common subjects.
 
-An agent with its own identity has no right to the server's API. It sends requests to an intake,
-which queries the server:
+An agent has no right to the server's API. It sends requests to an intake, which queries the server:
 
     apportion.reading.<node>   Asked   ──►   the server's reply, or an error in its format
 
@@ -53,9 +52,7 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Call(Struct, frozen=True):
-    """A request of the intake to the server.
-
-    If `is_record`, the reply is shown only if the node may see the record."""
+    """A request of the intake; a reply `is_record` only if the node may see it."""
 
     api: str
     body: bytes = b""
@@ -134,7 +131,7 @@ def read_asked(payload: bytes) -> Asked:
 
 
 def call_of(node: str, asked: Asked) -> Call:
-    """Return the request to the server for the agent of this node. Raises `NotForAgents`."""
+    """Return the server request for this node's agent. Raises `NotForAgents`."""
     if asked.api == f"STREAM.INFO.{_STREAM}":
         return Call(asked.api)  # without a body it lists no subjects
     try:
@@ -192,7 +189,7 @@ def refusal(why: str) -> bytes:
 
 
 def part_of(state: State, node: str) -> State:
-    """Return the part of the state with which this node's agent starts. It is not a copy."""
+    """Return the part of the state with which this node's agent starts, not a copy."""
     part = State(
         revision=state.revision,
         configuration=state.configuration,
@@ -207,9 +204,7 @@ def part_of(state: State, node: str) -> State:
 
 
 def _for_agents(pod: PodState) -> PodState:
-    """Return the pod without labels and constraints.
-
-    The agent needs neither, and those of two pods may exceed one reply."""
+    # No labels or constraints: agents need neither, and those of two pods may exceed one reply.
     whole = pod.submitted
     shape = Shape(asks=whole.shape.asks)
     submitted = PodSubmitted(

@@ -1,8 +1,7 @@
-"""Reports: allocated, used and priced GPU time, from a second fold over the ledger.
+"""Reports: allocated, used and priced GPU time, from a second fold of the ledger.
 
     events ──► fold ──► Change ──► Account (rates, summed over time) ──► answers, CSV, FOCUS
 
-An account turns the changes of one state into rates (devices and MiB, by row and model) and sums
-them between events, so the cost depends on the number of changes, not on the size of the fleet.
-Sums are integers: millionths of a device, MiB and microseconds. Invariant: granted + free +
-cordoned + broken equals the capacity exactly, at any time."""
+The cost depends on the number of changes, not on the size of the fleet. Sums are integers:
+millionths of a device, MiB and microseconds. Invariant: granted + free + cordoned + broken equals
+the capacity exactly, at any time."""

@@ -1,8 +1,7 @@
 """The account: turns the changes of one state into rates for the meters.
 
-A share counts as the part of the device's memory that it has (`card_part`). The remainder of a
-device is free, cordoned or broken. Time never goes back: an event dated before its predecessor gets
-the predecessor's time. Invariant: the parts of a device add up to one device, or to what is
+A share counts as the part of the device's memory that it has. An event dated before its predecessor
+gets the predecessor's time. Invariant: the parts of a device add up to one device, or to what is
 allocated if a report offers less than that."""
 
 from collections.abc import Iterable
@@ -30,9 +29,7 @@ LATE = 3_700 * 1_000_000
 
 
 def card_part(device: Device, memory_mib: int, cores: int) -> int:
-    """Return the fraction of the device that a share is, in millionths.
-
-    By memory, or by cores if the share has no memory."""
+    """Return a share's fraction of its device in millionths, by memory or else cores."""
     if memory_mib and device.memory_mib:
         return memory_mib * CARD // device.memory_mib
     return cores * CARD // device.cores if device.cores else 0

@@ -1,8 +1,7 @@
-"""The answers of reports, as structs: the gateway sends them, `apportion report` prints them.
+"""The answers of reports: the gateway sends them, `apportion report` prints them.
 
 Device hours are by the part of the device's memory that a share has; memory hours are GiB times
-hours. Invariant: granted, free, cordoned and broken add up to the capacity, except for rounding
-each of them to six digits."""
+hours. Invariant: the parts add up to the capacity, except for rounding each to six digits."""
 
 import msgspec
 
@@ -11,12 +10,11 @@ from apportion.core.answers.visibility import Everyone, Namespace
 
 
 class ReportRow(Answer, frozen=True):
-    """The figures of one row, of one row in one step (`from`), or of all rows (empty `key`).
+    """The figures of one row, of a row in one step (`from`), or of all (empty `key`).
 
     `used_gpu_hours` is the work that nodes reported, of `reported_gpu_hours`. The capacity of a
     node or of the total includes all parts; that of other rows is what was granted, because free
-    devices belong to no namespace. So rows add up to the total, plus the unallocated part if rows
-    are not nodes. `cost` is that of granted hours; None without prices."""
+    devices belong to no namespace. `cost` is that of granted hours; None without prices."""
 
     key: Everyone[str]
     start: Everyone[str] = msgspec.field(default="", name="from")

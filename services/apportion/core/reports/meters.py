@@ -1,8 +1,7 @@
 """Integrate rates over time, by row and model: the arithmetic of a report.
 
-A device is a million parts (`CARD`), memory is in MiB, time in microseconds, so all sums are
-integers. Invariant: a meter's sum is its rate integrated over the period, and each bit of time is
-in one step only."""
+A device is a million parts (`CARD`), memory is in MiB, time in microseconds. Invariant: a meter's
+sum is its rate integrated over the period, and each bit of time is in one step only."""
 
 from collections.abc import Iterator
 from enum import IntEnum
@@ -29,7 +28,7 @@ Key = tuple[str, str]  # row and model
 
 
 class TooMuch(ValueError):
-    """The report would have too many rows or steps; the message suggests a smaller one."""
+    """A report with too many rows or steps; the message suggests a smaller one."""
 
 
 class Sums(Struct):

@@ -4,10 +4,9 @@
     [models]                          # one whole device for an hour
     "NVIDIA H100 80GB HBM3" = 2.10
     "*A100*" = 1.20                   # any model that matches; the longest pattern wins
-    "*" = 0.50
 
-A share costs the part of its device's memory that it has. Invariant: prices are decimals; amounts
-are rounded only when shown."""
+A share costs the part of its device's memory that it has. Invariant: amounts are decimals, rounded
+only when shown."""
 
 import re
 import tomllib

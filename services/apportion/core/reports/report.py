@@ -150,15 +150,13 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
 
 
 def _begins(read: Reading) -> str:
-    """Return when the ledger starts if that is within the period, else an empty string."""
+    """Return when the ledger starts if that is within the period, or an empty string."""
     begins = read.account.begins
     return text_of(begins) if read.period.start < begins < read.period.end else ""
 
 
 def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:
-    """Return the models that have no price.
-
-    Reports of hours omit the cost then, because a sum without these models would look complete."""
+    """Return models without a price; a cost that ignored them would look complete."""
     return () if prices is None else prices.lacking(models)
 
 

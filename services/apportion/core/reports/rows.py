@@ -1,7 +1,6 @@
 """The rows of a report: group pods by namespace, queue, user, node or label.
 
-Invariant: every pod is in one row; a pod without the label or user is in `UNNAMED`. The unallocated
-remainder is in `NOBODY`."""
+Invariant: every pod is in one row, or in `UNNAMED`; the unallocated remainder is in `NOBODY`."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
-"""Usage of shares, from the hourly reports of their nodes, and periods without usage.
+"""Usage of shares from the hourly reports of their nodes, and idle periods.
 
-A record covers the seconds before it, and counts in proportion for the part in the period and in
-each step. A share is idle if its record shows no core time and no core peak, or, if cores are not
-measured, no memory. Invariant: a record counts once, however steps divide it."""
+A record counts in proportion for the part of its seconds in each step. A share is idle if its
+record shows no core time and no core peak, or, if cores are not measured, no memory. Invariant: a
+record counts once, however steps divide it."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,7 +1,7 @@
 """Make the sentences of answers from their other fields.
 
-Invariant: only answers are used as input. A tenant's sentences are made after redaction, so they
-cannot reveal what the fields do not contain."""
+Invariant: answers are the only input, so a tenant's sentences, made after redaction, reveal nothing
+more than the fields."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -211,7 +211,7 @@ def diff_with_text(row: DiffRow) -> DiffRow:
 
 
 def side_words(side: Side) -> str:
-    """Return text such as `n1: GPU-1a2b3c4d 3,000 MiB`, `joined, 8 cards` or `failed: XID 79`."""
+    """Return text such as `n1: GPU-1a2b3c4d 3,000 MiB` or `failed: XID 79`."""
     if side.node:
         return f"{side.node}: {shares_words(side.shares)}"
     if side.cards is not None:
@@ -247,7 +247,7 @@ def _awaits(why: Why) -> str:
 
 
 def cause_text(why: Why) -> str:
-    """Return what a refused pod waits for, without name and duration; empty for other pods."""
+    """Return what a refused pod waits for, without name and duration."""
     refused = why.refused
     if refused is None:
         return ""
@@ -336,9 +336,7 @@ def _who_ends(why: Why, pods: int) -> str:
 
 
 def placed_words(placed: WhyPlaced) -> str:
-    """Return the node and the deciding score.
-
-    As in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
+    """Return the node and its score, as in `node-3 (score 91.0), ahead of node-7 …`."""
     if placed.found_there:
         return f"{placed.node}, where it ran before this ledger held it"
     score, nodes = placed.score, placed.nodes

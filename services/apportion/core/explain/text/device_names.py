@@ -1,7 +1,6 @@
 """The names by which users can refer to a device: its id, or a prefix of it.
 
-Invariant: all commands and answers accept the same names, so an id from a table works everywhere. A
-prefix of several devices never selects one of them."""
+Invariant: all commands and answers accept the same names; an ambiguous prefix selects no device."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """Describe events in one line each, for `tail` and every log of the ledger.
 
-In the parts of a line, pods and nodes are marked as names, so that clients can link them.
-Invariant: every event of the catalogue has a line (a test checks them all)."""
+Pods and nodes are marked as names, so that clients can link them. Invariant: every event of the
+catalogue has a line (a test checks them all)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -43,10 +43,9 @@ Pod = tuple[str | Part, ...]  # how a line names its pod: by name, or by uid if 
 class Teller:
     """Describes events in order, and remembers pod names.
 
-    Most events identify a pod only by uid. It remembers the newest `NAMES_MAX` names from
-    submissions and placements, and calls `find` for others, which returns the name for a uid or an
-    empty string. If a pod ends after its name was reused, as after a drain, the line calls it `the
-    one before`."""
+    Most events identify a pod only by uid. It remembers the newest `NAMES_MAX` names, and calls
+    `find` for others. If a pod ends after its name was reused, as after a drain, the line calls it
+    `the one before`."""
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
@@ -116,7 +115,7 @@ class Teller:
 
 
 def share_words(share: schemas.Share) -> str:
-    """Return a share as text, as in `GPU-1a2b3c4d 3,000 MiB 50 %` or `GPU-1a2b3c4d 1g.5gb@0`."""
+    """Return a share as text, as in `GPU-1a2b3c4d 3,000 MiB 50 %`."""
     return f"{device_words(share.device)} {_piece(share)}"
 
 
@@ -197,7 +196,7 @@ def _queue(data: schemas.QueueObserved) -> str:
 
 
 def rejection_words(rejected: schemas.PodRejected) -> str:
-    """Return why a pod cannot be read, as in `spec.nodeName: 'n1' has been placed already: …`."""
+    """Return why a pod cannot be read, as in `spec.nodeName: 'n1' …: remove it`."""
     return f"{rejected.field}: {rejected.value} {rejected.problem}: {rejected.fix}"
 
 
@@ -214,9 +213,7 @@ def _said(text: str) -> Part:
 
 
 def difference_words(data: schemas.DifferenceFound) -> str:
-    """Return a difference of cluster and ledger.
-
-    As in `default/a: the ledger has …, the cluster has …`."""
+    """Return a difference, as in `default/a: the ledger has …, the cluster has …`."""
     said = (("the ledger has", data.ledger), ("the cluster has", data.cluster))
     return f"{data.name}: " + ", ".join(f"{who} {what or 'nothing'}" for who, what in said)
 
@@ -230,7 +227,7 @@ def policy_words(policy: schemas.PolicyChanged) -> str:
 
 
 def breach_words(data: schemas.ShareBreached) -> str:
-    """Return the agent's finding, as in `container main set its limit of GPU-1a2b to …`."""
+    """Return the finding, as in `container main set its limit of GPU-1a2b to …`."""
     device, granted = device_words(data.device), f"{data.memory_mib:,} MiB"
     used = f"{data.memory_found_mib:,} MiB"
     whose = f"container {data.container}"
@@ -280,6 +277,7 @@ def _usage(data: schemas.UsageRecorded) -> Pod:
     return said, *(("; without a share: ", _said(listed(without))) if without else ())
 
 
+# Formats of fields: a string is joined with the text before it, a part is kept separate
 _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     "": str,
     "node": _on,
@@ -327,7 +325,6 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     ),
     "policy": policy_words,
 }
-"""The formats of fields. A string is joined with the text before it, a part is kept separate."""
 
 _LINES: dict[type, str] = {
     schemas.NodeReported: "{node:node} reports {devices:models}{simulated:simulated}",

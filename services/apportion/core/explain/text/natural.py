@@ -1,7 +1,6 @@
 """Natural order of names: node-2 before node-10.
 
-Invariant: a total order in which only identical names are equal, so a list can be split into pages
-at any name."""
+Invariant: only identical names are equal, so a list can be split into pages at any name."""
 
 import re
 from functools import lru_cache

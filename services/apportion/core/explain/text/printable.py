@@ -1,8 +1,8 @@
-"""Escape text from outside, so that terminals and readers cannot be misled by it.
+"""Escape text from outside, so that it cannot mislead terminals and readers.
 
-Names and reasons come from pods, files and other machines: a line break could forge a line, escape
-and C1 codes move the cursor, bidirectional marks reorder text. Invariant: the result is printable,
-except for characters in `keep`, and shows which characters there were."""
+Line breaks could forge a line, escape and C1 codes move the cursor, bidirectional marks reorder
+text. Invariant: the result is printable, except for characters in `keep`, and loses no
+information."""
 
 import json
 import re
@@ -11,7 +11,7 @@ _BEYOND_ASCII = re.compile("[\x7f-\U0010ffff]")
 
 
 def escaped(text: str, *, keep: str = "") -> str:
-    r"""Return the text with unprintable characters escaped, as in `\n`, `\x1b` or `\u202e`."""
+    r"""Return the text with unprintable characters escaped, as in `\n` or `\u202e`."""
     if text.isprintable():
         return text
     return "".join(
@@ -21,9 +21,7 @@ def escaped(text: str, *, keep: str = "") -> str:
 
 
 def escaped_json(data: bytes) -> bytes:
-    r"""Return the same JSON document, with unprintable non-ASCII characters as `\u` escapes.
-
-    JSON itself requires that for the rest, except for DEL."""
+    r"""Return the same JSON document, with DEL and unprintable non-ASCII escaped."""
     if data.isascii() and b"\x7f" not in data:
         return data
     return _BEYOND_ASCII.sub(_escape, data.decode()).encode()

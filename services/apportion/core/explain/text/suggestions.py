@@ -1,6 +1,4 @@
-"""Suggest existing names for an unknown one.
-
-Invariant: only existing names are suggested, so a copied one works."""
+"""Suggest names that exist for an unknown one."""
 
 from collections.abc import Iterable
 
@@ -23,9 +21,7 @@ def named(what: str, known: Iterable[str]) -> str:
 
 
 def target_meant(name: str, nodes: Iterable[str], devices: Iterable[str]) -> str:
-    """Return similar nodes and devices, or which commands list them.
-
-    Device ids are abbreviated as in tables if the name is as short."""
+    """Return similar nodes and devices, or which commands list them."""
     listing = "`apportion get nodes` and `apportion get devices` list those that are there"
     shown = [(each, device_words(each)) for each in devices]
     ids = [short if len(name) <= len(short) else each for each, short in shown]

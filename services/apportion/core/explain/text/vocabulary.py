@@ -1,6 +1,4 @@
-"""Display names for codes of the API, shared by the command line and the console.
-
-Invariant: a code without an entry is displayed as it is."""
+"""Display names for codes of the API; a code without one is displayed as it is."""
 
 from typing import Final
 

@@ -1,11 +1,9 @@
 """Describe refusals: the only place that turns codes and amounts into sentences.
 
-The ledger stores codes and numbers; command line, gateway, Kubernetes events and logs use the texts
-from here, so they agree. Descriptors of codes are in `placement/feasibility`; amounts have the
-resource's Kubernetes unit.
-
-Invariants: a text contains no number that is not in the refusal. What blocks the pod on every node
-is stated once, whatever nodes lack. Constraints that a pod does not have are not mentioned."""
+Command line, gateway, Kubernetes events and logs use these texts, so they agree. Descriptors of
+codes are in `placement/feasibility`; amounts have the resource's Kubernetes unit. Invariants: a
+text contains no number that is not in the refusal. What blocks the pod on every node is stated
+once, whatever nodes lack. Constraints that a pod does not have are not mentioned."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
@@ -54,7 +52,7 @@ def of_refusal(refused: PodRefused) -> list[str]:
 
 
 def volume(shortage: VolumeShortage) -> str:
-    """Return a volume shortage, as in `its PersistentVolumeClaim data is not bound yet`."""
+    """Return a volume shortage, as in `its PersistentVolumeClaim data: …`."""
     return f"its PersistentVolumeClaim {shortage.claim}: {VOLUME_CLAIMS[shortage.state]}"
 
 
@@ -100,9 +98,7 @@ _OPERATORS: Final = {
 
 
 def labels(shape: Shape) -> str:
-    """Return the labels the pod selects, as in `zone=b, disk in (ssd, nvme)`.
-
-    Empty if there are several alternative terms."""
+    """Return the selected labels, as in `zone=b, disk in (ssd, nvme)`."""
     node = shape.node
     if len(node.required) > 1:
         return ""
@@ -116,7 +112,7 @@ def labels(shape: Shape) -> str:
 
 
 def types(shape: Shape) -> str:
-    """Return the device types that the pod accepts, as in `H100 or A100`; empty for any."""
+    """Return the device types the pod accepts, as in `H100 or A100`; empty for any."""
     only, but = shape.devices.use_types, shape.devices.nouse_types
     if only and but:
         return f"{' or '.join(only)}, and not {' or '.join(but)}"
@@ -129,7 +125,7 @@ def resources(shape: Shape) -> str:
 
 
 def modes(shape: Shape) -> str:
-    """Return the sharing modes that the pod accepts, as in `mps or mig`; empty for any."""
+    """Return the sharing modes the pod accepts, as in `mps or mig`; empty for any."""
     if shape.devices.modes:
         return " or ".join(shape.devices.modes)
     return "mig" if any(ask.profile for ask in shape.asks) else ""
@@ -144,9 +140,7 @@ def devices(shape: Shape) -> list[str]:
 
 
 def cards(shape: Shape) -> str:
-    """Return the constraint to particular cards, as in `only cards 0 and 2 will do`, or empty.
-
-    Free amounts of a node are misleading without it."""
+    """Return the required cards, as in `only cards 0 and 2 will do`, or an empty string."""
     said = [f"{each} will do" for each in _cards(shape.devices)]
     return ", and ".join(said)
 
@@ -200,7 +194,7 @@ def device_words(device: str) -> str:
 
 
 def phrase(code: RefusalCode, *, never: bool = False) -> str:
-    """Return the cause as text, as in `not enough memory free on the device`.
+    """Return the cause, as in `not enough memory free on the device`.
 
     `never`: for a node or device that is empty."""
     known = cause_of(code)
@@ -210,7 +204,7 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
-    """Return what would unblock the pod, as in `the pods on the device end`.
+    """Return what would unblock it, as in `the pods on the device end`.
 
     `never`: if nothing that ends or recovers would help."""
     known = cause_of(code)
@@ -236,7 +230,7 @@ def missing(miss: NearMiss) -> str:
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
     """Return the cause as text, with the pod's own requirement if `shape` is known.
 
-    `never`: what nodes and devices lack when empty, so it does not mention what is free."""
+    `never`: what nodes and devices lack when empty."""
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
@@ -287,10 +281,9 @@ def refusal(
 def refusal_causes(
     refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
 ) -> Causes:
-    """Return a refusal: the number of nodes, causes with counts, and the nearest miss.
+    """Return the refusal's number of nodes, causes with counts, and nearest miss.
 
-    `shape` is the pod's shape, if known. `short` is for lists and names only the first cause.
-    `never`: it is about empty nodes."""
+    `short` is for lists and names only the first cause. `never`: it is about empty nodes."""
     near = joined(nearest(refused.nearest[0], shape)) if refused.nearest and not short else ""
     most = 1 if short else CAUSES_NAMED
     return _causes(refused, shape, near, most=most, never=never)
@@ -304,9 +297,8 @@ def event(refused: PodRefused, shape: Shape | None = None, *, even_when_empty: b
 def event_causes(
     refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False
 ) -> Causes:
-    """Return a refusal, from its event alone.
+    """Return a refusal from its event alone, which may not have the nearest node.
 
-    The event's nodes were near; only `why`, which checks the whole fleet, knows the nearest.
     `even_when_empty`: the near node could not take the pod even if it were empty."""
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
     if near and even_when_empty:
@@ -338,7 +330,7 @@ def _causes(
 
 
 def limit_of(refused: PodRefused) -> str:
-    """Return what blocks the pod on every node or its gang; empty if nodes are the reason."""
+    """Return what blocks the pod on all nodes; empty if nodes are the reason."""
     limits = "; ".join(of_refusal(refused))
     if refused.gang is None:
         return limits
@@ -346,7 +338,7 @@ def limit_of(refused: PodRefused) -> str:
 
 
 def _of_gang(refused: PodRefused, found: GangShortage, said: str, whom: str = "one more") -> str:
-    """Return what blocks `whom` of a gang; limits include pods that have found places already."""
+    """Return what blocks `whom` of a gang; limits include its pods that fit."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
     return f"{gang(found)}; {'with these' if counted else f'for {whom}'}, {said}"
 
@@ -354,9 +346,8 @@ def _of_gang(refused: PodRefused, found: GangShortage, said: str, whom: str = "o
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
     """Return the first cause of a refusal, for a list: the limit, or the nearest node's.
 
-    `nearest` must contain only nodes that could ever run the pod. Without one, it is the most
-    frequent cause, lasting ones last. As in `not enough of example.com/fpga on the node (8 of 9
-    nodes): 2 needed, 0 free`."""
+    `nearest` must contain only nodes that could ever run the pod. As in `not enough of
+    example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`."""
     limits = of_refusal(refused)
     if refused.gang is not None:
         return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
@@ -402,9 +393,7 @@ def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[st
 
 
 def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
-    """Return what the nearest node lacks, as in `nearest is n1 g0, short by 15,436 MiB`.
-
-    The node is marked as a name. Empty if the cause has no amounts."""
+    """Return what the nearest lacks, as in `nearest is n1 g0, short by 15,436 MiB`."""
     device = f" {device_words(miss.device)}" if miss.device else ""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
@@ -435,7 +424,7 @@ def lacks(miss: NearMiss, shape: Shape | None) -> str:
 
 
 def _empty_cards(shape: Shape | None) -> str:
-    """Return the number of exclusive cards, as in `it needs 8 empty cards on one node`."""
+    """Return the exclusive cards, as in `it needs 8 empty cards on one node`."""
     asks = shape.asks if shape is not None else ()
     alone = sum(ask.count for ask in asks if ask.whole or ask.cores >= WHOLE_CORES)
     if not alone:
@@ -456,7 +445,7 @@ def _where(miss: NearMiss) -> str:
 
 
 def gang(shortage: GangShortage) -> str:
-    """Return what a gang lacks: pods that do not exist yet, or places for those that do."""
+    """Return what a gang lacks: pods that do not exist yet, or places."""
     if shortage.present < shortage.needed:
         return (
             f"its gang needs {many(shortage.needed, 'pod')} together and has {shortage.present:,}"
@@ -471,9 +460,7 @@ def mixed_gang(group: str, models: dict[str, int]) -> str:
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Return the causes: limits first, then the nearest miss, which is the easiest to solve.
-
-    The rest are as in `frequent`; lasting causes come last."""
+    """Return the causes: limits, then that of the nearest miss, then the most frequent."""
     near = refused.nearest[0].code if refused.nearest else None
     return sorted(
         frequent(refused),
@@ -482,7 +469,7 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
 
 
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return the victim, the beneficiary, and which disruption budgets the eviction exceeds.
+    """Return the victim, the beneficiary, and the disruption budgets it exceeds.
 
     `in_vain`: the beneficiary is gone."""
     return (
@@ -539,9 +526,7 @@ def many(count: int, noun: str) -> str:
 
 
 def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Return the causes: limits first, lasting ones last, and the most frequent first.
-
-    Equal counts are in the order of the codes."""
+    """Return the causes: limits first, lasting ones last, then by count and code."""
     order = list(RefusalCode)
     return sorted(
         refused.reasons.items(),
