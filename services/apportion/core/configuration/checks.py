@@ -21,6 +21,15 @@ WEIGHABLE = ("binpack", "spread")  # policies that consider how full a node is, 
 # Dialects that may share names, because a pod's other names tell them apart
 SHARED = frozenset({"plain", "hami", "volcano-vgpu"})
 
+# Field of `VgpuNames` to the key of the document that renames it
+RESOURCE_KEYS = {
+    "count": "resourceCountName",
+    "memory": "resourceMemoryName",
+    "memory_percent": "resourceMemoryPercentageName",
+    "cores": "resourceCoreName",
+    "priority": "resourcePriorityName",
+}
+
 
 def check(configuration: Configuration) -> None:
     """Reject contradictions and keys without an effect. Raises `ManifestError`."""
@@ -59,7 +68,7 @@ def check(configuration: Configuration) -> None:
 
 def _check_names(configuration: Configuration) -> None:
     nvidia = configuration.nvidia
-    written = written_names(nvidia)
+    written = renamed(nvidia)
     if nvidia.dialect and not written:
         raise ManifestError(
             "nvidia.dialect",
@@ -68,7 +77,10 @@ def _check_names(configuration: Configuration) -> None:
             f"name a resource, as in {RESOURCE_KEYS['count']}, or remove it",
         )
     first: dict[str, str] = {}
-    for key, name in names_in_force(nvidia):
+    named = structs.asdict(original_names(nvidia)) | written
+    # Names that are set come last, so that the error is about one of these.
+    for part in sorted((part for part in RESOURCE_KEYS if named[part]), key=written.__contains__):
+        name, key = named[part], RESOURCE_KEYS[part]
         if first.setdefault(name, key) != key:
             raise ManifestError(
                 f"nvidia.{key}",
@@ -76,11 +88,11 @@ def _check_names(configuration: Configuration) -> None:
                 f"is given to {first[name]} as well",
                 "name each resource differently",
             )
-    for name, key in written.items():
+    for part, name in written.items():
         for dialect in claims(dialect_config(configuration)).get(name, ()):
             if dialect.name not in SHARED:
                 raise ManifestError(
-                    f"nvidia.{key}",
+                    f"nvidia.{RESOURCE_KEYS[part]}",
                     name,
                     f"is a resource of {dialect.name} already",
                     "choose another name",
@@ -135,33 +147,6 @@ def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration)
                 "would have no effect on cards that are cut into MIG instances",
                 "remove it, or choose another operatingmode",
             )
-
-
-# The document's key for each resource name, and how manifests are read under them.
-#
-# Invariant: every resource that the section `nvidia` can rename has one key.
-
-# Field of `VgpuNames` to key of the document
-RESOURCE_KEYS = {
-    "count": "resourceCountName",
-    "memory": "resourceMemoryName",
-    "memory_percent": "resourceMemoryPercentageName",
-    "cores": "resourceCoreName",
-    "priority": "resourcePriorityName",
-}
-
-
-def written_names(nvidia: NvidiaConfiguration) -> dict[str, str]:
-    """Return the resource names that the document sets, with their keys."""
-    return {name: RESOURCE_KEYS[part] for part, name in renamed(nvidia).items()}
-
-
-def names_in_force(nvidia: NvidiaConfiguration) -> list[tuple[str, str]]:
-    """Return key and name of the dialect's resources; names that are set come last."""
-    written = renamed(nvidia)
-    named = structs.asdict(original_names(nvidia)) | written
-    parts = sorted((part for part in RESOURCE_KEYS if named[part]), key=written.__contains__)
-    return [(RESOURCE_KEYS[part], named[part]) for part in parts]
 
 
 @lru_cache(maxsize=8)

@@ -15,9 +15,7 @@ from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import MEMORY_MIB_MAX
 
 FAMILY = "nvidia"
-# Modes in which slots, memory and cores are offered as configured
 SHARED: tuple[Mode, ...] = ("hami-core", "mps")
-# Prefix of the reason why a device cannot be offered as configured
 MISCONFIGURED = "configuration: "
 _CORES = 100
 

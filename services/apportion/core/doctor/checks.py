@@ -23,8 +23,7 @@ from apportion.core.explain.text.words import device_words, many, nodes
 
 Words = str | tuple[str | Part, ...]  # a finding: a sentence, or its parts if it names nodes
 SKEW_SOON_S: Final = 2.0
-# Clocks do not order the ledger, but users read times, and leases depend on them
-SKEW_BROKEN_S: Final = 30.0
+SKEW_BROKEN_S: Final = 30.0  # users read times, and leases depend on clocks
 DISK_SOON: Final = 0.8
 DISK_BROKEN: Final = 0.95
 LONG_EVENTS: Final = 100_000  # with more events since a snapshot, every restart takes seconds
@@ -33,13 +32,11 @@ ARCHIVE_AGE_SOON_S: Final = 8 * 86_400.0
 RECEIPT_AGE_SOON_S: Final = 25 * 3_600.0  # receipts are written hourly, or at least daily
 FOLD_BEHIND_SOON: Final = 1_000
 FEW: Final = 2  # names listed in addition to the first; more are only counted
-# The reason why a check that needs the server is unknown
 MUTE: Final = "the ledger's server does not answer"
 CURE: Final = (
     "look at the agent's log on that node; what nobody can explain may be the work of somebody who "
     "has taken the node over"
 )
-# The fix for a report that the intake refuses, by cause
 CURES: Final[dict[str, str]] = {
     "device-of-another-node": "start the agent of the node that had the card, or delete that node",
     "flapping": "`apportion history NODE` tells which card fails and recovers: cordon it",

@@ -5,41 +5,33 @@ Invariant: a pod counts as never fitting only if `why` says so too."""
 from collections.abc import Collection, Iterator
 from typing import Final
 
+import apportion_schemas as schemas
 from apportion.core.devices.cordons import cordon_words
-from apportion.core.doctor.facts import (
-    ClusterFacts,
-    Cordoned,
-    FailedDevices,
-    SilentAgent,
-    StarvingGang,
-    WaitingFacts,
-)
+from apportion.core.doctor import facts
 from apportion.core.explain.fleet_context import Explainer
 from apportion.core.explain.health import failure, pods_on
 from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.state import DRAINED, NodeState, Phase, PodState, State
 from apportion.core.workloads.dialects.listing import domains
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import (
-    AllocationFailed,
-    BindFailed,
-    Event,
-    PodBound,
-    ShareBreached,
-    SharesAllocated,
-)
 
 # Events about a pod's placement, which may be written while the pod ends
-WORDS_OF_PLACES: Final = (SharesAllocated, AllocationFailed, ShareBreached, PodBound, BindFailed)
+WORDS_OF_PLACES: Final = (
+    schemas.SharesAllocated,
+    schemas.AllocationFailed,
+    schemas.ShareBreached,
+    schemas.PodBound,
+    schemas.BindFailed,
+)
 STARVING_S: Final = 600  # a gang is reported if its newest pod has been pending for longer
 
 
-def came_late(said: Event, revision: int, gone: int) -> bool:
+def came_late(said: schemas.Event, revision: int, gone: int) -> bool:
     """Return True if its writer could not know of the pod's end, at `gone` or 0."""
     return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
 
 
-def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
+def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterFacts:
     """Return the facts about nodes, agents and drivers; for `late` see `came_late`."""
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     simulated = [node for node in there if node.reported and node.reported.simulated]
@@ -50,14 +42,16 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
     wrong = [each for each in state.refused_events if each.revision not in late]
     known = domains(DialectConfig())
     extended = {node.name: node.observed.extended if node.observed else {} for node in there}
-    return ClusterFacts(
+    return facts.ClusterFacts(
         revision=state.revision,
         nodes=len(there),
         devices=sum(len(node.devices) for node in there),
         failed=tuple(failed for node in there if (failed := _failed(node)) is not None),
         cordoned=tuple(cordoned for node in there for cordoned in _cordoned(node)),
         silent=tuple(
-            SilentAgent(node.name, node.silent, len(node.pods)) for node in there if node.silent
+            facts.SilentAgent(node.name, node.silent, len(node.pods))
+            for node in there
+            if node.silent
         ),
         simulated=tuple(node.name for node in simulated if node.silent),
         simulated_nodes=len(simulated),
@@ -92,7 +86,7 @@ def models_of(state: State) -> tuple[str, ...]:
     )
 
 
-def _failed(node: NodeState) -> FailedDevices | None:
+def _failed(node: NodeState) -> facts.FailedDevices | None:
     bad = [each.device.id for each in node.devices if failure(each) is not None]
     on = {device: {pod.uid for pod in pods_on(node, device)} for device in bad}
     held = tuple(device for device, pods in on.items() if pods)
@@ -100,20 +94,20 @@ def _failed(node: NodeState) -> FailedDevices | None:
         return None
     shut = tuple(each.device.id for each in node.devices if each.device.id in on and each.cordon)
     cordoned = (node.name,) if node.cordon else shut
-    return FailedDevices(node.name, len(bad), len(set().union(*on.values())), held, cordoned)
+    return facts.FailedDevices(node.name, len(bad), len(set().union(*on.values())), held, cordoned)
 
 
-def _cordoned(node: NodeState) -> Iterator[Cordoned]:
+def _cordoned(node: NodeState) -> Iterator[facts.Cordoned]:
     if node.cordoned:
         words = [cordon_words(node.cordons)] if node.cordons else []
         words += [DRAINED] if node.drained else []
-        yield Cordoned(node.name, "; ".join(words))
+        yield facts.Cordoned(node.name, "; ".join(words))
     for each in node.devices:
         if each.cordons:
-            yield Cordoned(each.device.id, cordon_words(each.cordons))
+            yield facts.Cordoned(each.device.id, cordon_words(each.cordons))
 
 
-def waiting_facts(state: State, *, now: str) -> WaitingFacts:
+def waiting_facts(state: State, *, now: str) -> facts.WaitingFacts:
     """Return pods that can never fit, and starving gangs. `now` is in RFC 3339."""
     waiting = [
         pod for pod in state.pods.values() if pod.phase is Phase.PENDING and not pod.submitted.gates
@@ -131,7 +125,7 @@ def waiting_facts(state: State, *, now: str) -> WaitingFacts:
         for gang in _waiting_longest(state, waiting, micros_of(now) or 0)
         if gang.group not in hopeless
     ]
-    return WaitingFacts(
+    return facts.WaitingFacts(
         waiting=len(waiting),
         never=tuple(sorted(pod.full_name for pod in never)),
         starving=tuple(gangs),
@@ -140,7 +134,7 @@ def waiting_facts(state: State, *, now: str) -> WaitingFacts:
 
 def _waiting_longest(
     state: State, waiting: list[PodState], now_micros: int
-) -> Iterator[StarvingGang]:
+) -> Iterator[facts.StarvingGang]:
     """Yield gangs whose newest pod is older than `STARVING_S`, longest waiting first."""
     gangs: dict[str, list[PodState]] = {}
     for pod in waiting:
@@ -167,7 +161,7 @@ def _waiting_longest(
             and bool(each.submitted.shape.asks)
             for each in state.pods.values()
         )
-        yield StarvingGang(
+        yield facts.StarvingGang(
             group=name,
             pod=newest.full_name,
             waits_s=waits_s,

@@ -43,20 +43,15 @@ from apportion.core.similarity import near
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 
 CORDONS_NAMED = 3  # cordoned nodes or devices that are listed with their author
-# For cordoned nodes that are too small or of another type
 NO_CURE = "nothing: none of them could hold it"
-# Causes that a short sentence names; if there are more, it names the first and counts the rest
-SHORT_CAUSES = 2
-# Causes are those of the decision, so a cordon may be lifted already
-LIFTED = "nothing: it is lifted since then"
+SHORT_CAUSES = 2  # causes that a short sentence names; of more only the first
+LIFTED = "nothing: it is lifted since then"  # the causes are those of the decision
 LEFT = "nothing: what is cordoned is not there any more"
-# Where nothing that is cordoned has room for the pod now
-AND_END = ", and pods there end"
+AND_END = ", and pods there end"  # if no cordoned node has room for the pod now
 AND_ELSE = ", and what else keeps it off offer is mended"
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
 )  # fmt: skip
-# Causes of nodes and devices that fit but are unavailable now
 OFF_OFFER = (
     *CORDONS, RefusalCode.DEVICE_UNHEALTHY, RefusalCode.NODE_NOT_READY, RefusalCode.NODE_GONE,
 )  # fmt: skip
@@ -202,8 +197,7 @@ def refused_rows(
     ):
         count = room.once(("could", pod.shape_key), lambda: sum(1 for _ in room.could(shape)))
         of = explained.refused.nodes
-        # if more than half of the nodes could take the pod, the count is no help
-        if 0 < 2 * count <= of:
+        if 0 < 2 * count <= of:  # if most nodes could take the pod, the count is no help
             could = f" (only {count:,} of {words.nodes(of)} could hold it)"
     causes = tuple(
         _cause_row(state, code, count, explained, pod, room=room, could=could)
@@ -407,7 +401,6 @@ def _miss_row(
     return row
 
 
-# Models, modes or labels that are listed if the requested one does not exist
 KINDS_NAMED: Final = 8
 TYPES_ALIKE: Final = 0.8  # H200 and H100 are less similar, so neither counts as a typo of the other
 _C = RefusalCode
@@ -486,7 +479,6 @@ def _there(nodes: Iterable[NodeState], shape: Shape, what: Callable[[Device], st
 
 
 TAKEN_NAMED = 3  # nodes and devices that are listed; more are counted
-# Causes for which a node was unavailable already
 _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_GONE)
 
 

@@ -177,7 +177,6 @@ def policy(before: Picture, after: Picture) -> Iterator[Difference]:
         yield Difference("policy", "policy", "policy", one, other)
 
 
-# Everything that can differ, by its name in answers
 LISTS: Mapping[str, Callable[[Picture, Picture], Iterator[Difference]]] = {
     "placements": placements,
     "waiting": waiting,

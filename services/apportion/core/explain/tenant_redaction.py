@@ -53,7 +53,6 @@ _NAMED: Final = re.compile(
 
 Gangs have their API group between the two; names from elsewhere may have more characters."""
 
-# Events about the cluster, without a namespace
 _OF_THE_CLUSTER: Final = (
     schemas.NodeReported, schemas.NodeGone, schemas.NodeSilent, schemas.NodeHeard,
     schemas.DeviceHealthChanged, schemas.DeviceCordoned, schemas.DeviceUncordoned,

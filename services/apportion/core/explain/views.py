@@ -5,19 +5,8 @@ Invariant: reading never changes the state, and an answer is of one revision."""
 from collections import Counter
 from collections.abc import Iterator
 
-from apportion.core.answers.reads import (
-    ClosedDevice,
-    ConfigurationAnswer,
-    DeviceAnswer,
-    GangAnswer,
-    Holder,
-    NodeAnswer,
-    PlacementAnswer,
-    PodAnswer,
-    RefusedReportAnswer,
-    SummaryAnswer,
-    fields_of,
-)
+from apportion.core.answers import reads
+from apportion.core.answers.reads import fields_of
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.explain.causes import cause_words, cordon_answers
 from apportion.core.explain.fleet_context import Explainer
@@ -45,14 +34,14 @@ def shown_phase(pod: PodState) -> str:
     return pod.phase.value
 
 
-def summary_answer(state: State) -> SummaryAnswer:
+def summary_answer(state: State) -> reads.SummaryAnswer:
     """Return the cluster at a glance."""
     phases = Counter(map(shown_phase, state.pods.values()))
     if state.rejected:
         phases[REJECTED] = len(state.rejected)
     there = [node for node in state.nodes.values() if not node.gone]
     devices = [device for node in there for device in node.devices if device.present]
-    return SummaryAnswer(
+    return reads.SummaryAnswer(
         revision=state.revision,
         policy=state.policy,
         phases=dict(sorted(phases.items())),
@@ -66,22 +55,22 @@ def summary_answer(state: State) -> SummaryAnswer:
     )
 
 
-def configuration_answer(state: State) -> ConfigurationAnswer:
+def configuration_answer(state: State) -> reads.ConfigurationAnswer:
     """Return the current configuration, with the revision that set it."""
-    return ConfigurationAnswer(
+    return reads.ConfigurationAnswer(
         revision=state.revision,
         configuration_revision=state.configuration_revision,
         configuration=state.configuration,
     )
 
 
-def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) -> PodAnswer:
+def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) -> reads.PodAnswer:
     """Return one pod. Pass `explainer`, for this state, when converting many pods."""
     submitted, placed = pod.submitted, pod.placement
     explainer = explainer or Explainer(state)
     explained = explainer.explained(pod, pod.refusal, brief=True) if pod.refusal else None
     evicted = state.evictions.get(pod.uid)
-    return PodAnswer(
+    return reads.PodAnswer(
         namespace=submitted.namespace,
         name=submitted.name,
         uid=submitted.uid,
@@ -115,21 +104,21 @@ def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) 
     )
 
 
-def rejected_answer(rejected: PodRejected) -> PodAnswer:
+def rejected_answer(rejected: PodRejected) -> reads.PodAnswer:
     """Return a pod that cannot be read."""
-    return PodAnswer(
+    return reads.PodAnswer(
         **fields_of(rejected, "namespace name uid"),
         phase=REJECTED,
         rejection=rejection_words(rejected),
     )
 
 
-def placement_answer(pod: PodState) -> PlacementAnswer:
+def placement_answer(pod: PodState) -> reads.PlacementAnswer:
     """Return the live placement of a placed pod. Raises `ValueError` if it has none."""
     placed = pod.placement
     if placed is None:
         raise ValueError(f"pod {pod.full_name} has no placement")
-    return PlacementAnswer(
+    return reads.PlacementAnswer(
         namespace=pod.submitted.namespace,
         name=pod.submitted.name,
         uid=pod.uid,
@@ -145,11 +134,11 @@ def placement_answer(pod: PodState) -> PlacementAnswer:
     )
 
 
-def node_answer(node: NodeState) -> NodeAnswer:
+def node_answer(node: NodeState) -> reads.NodeAnswer:
     """Return one node."""
     host, report = node.host, node.refused
     present = [device for device in node.devices if device.present]
-    answer = NodeAnswer(
+    answer = reads.NodeAnswer(
         node=node.name,
         ready=node.ready,
         gone=node.gone,
@@ -157,7 +146,7 @@ def node_answer(node: NodeState) -> NodeAnswer:
         unschedulable=node.drained,
         silent=node.silent,
         refused=(
-            RefusedReportAnswer(**fields_of(report, "cause message revision time"))
+            reads.RefusedReportAnswer(**fields_of(report, "cause message revision time"))
             if report
             else None
         ),
@@ -168,7 +157,7 @@ def node_answer(node: NodeState) -> NodeAnswer:
         # Devices that are closed themselves, whatever the state of their node.
         closed=tuple(
             closed_with_text(
-                ClosedDevice(
+                reads.ClosedDevice(
                     device=each.device.id, failed=failed, cordons=cordon_answers(each.cordons)
                 )
             )
@@ -194,13 +183,13 @@ def _devices_open(node: NodeState) -> int:
     return sum(device.open for device in node.devices) if offered else 0
 
 
-def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
+def device_answers(node: NodeState) -> Iterator[reads.DeviceAnswer]:
     """Yield the devices of one node by index, each with its pods."""
-    holders: dict[str, list[Holder]] = {}
+    holders: dict[str, list[reads.Holder]] = {}
     for pod in node.pods.values():
         for share in pod.placement.shares if pod.placement else ():
             holders.setdefault(share.device, []).append(
-                Holder(
+                reads.Holder(
                     namespace=pod.submitted.namespace,
                     pod=pod.submitted.name,
                     container=share.container,
@@ -220,7 +209,7 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
                 for each in mig_profiles(device.family, device.model)
             )
             slots_free = min(slots_free, max(room, default=slots_free))
-        answer = DeviceAnswer(
+        answer = reads.DeviceAnswer(
             device=device.id,
             node=node.name,
             index=device.index,
@@ -247,11 +236,11 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
         yield device_with_text(answer)
 
 
-def gang_answer(state: State, name: str, group: GroupState) -> GangAnswer:
+def gang_answer(state: State, name: str, group: GroupState) -> reads.GangAnswer:
     """Return one gang, with placed pods by phase and nodes that are not ready."""
     phases = Counter(pod.phase.value for pod in group.pods.values())
     nodes = Counter(pod.placement.node for pod in group.pods.values() if pod.placement)
-    return GangAnswer(
+    return reads.GangAnswer(
         group=name,
         declared=group.observed is not None,
         min_available=group.min_available,

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Final
 
+from msgspec import structs
+
 from apportion.core.answers.reads import (
     Line,
     LinesAnswer,
@@ -26,7 +28,7 @@ from apportion.core.explain.text.words import LASTING
 from apportion.core.explain.views import gang_answer
 from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.state import Phase, PodState, State, queue_of
-from apportion_schemas import PodRefused, RefusalCode, Shape
+from apportion_schemas import PodRefused, RefusalCode
 
 PODS_SHOWN: Final = 20  # pods of a group in an answer, unless more are requested
 LINES_SHOWN: Final = 100  # groups in an answer, in queue order
@@ -68,7 +70,13 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
     for position, pod in enumerate(waiting, 1):
         key = numbers.get(pod.shape_key)
         if key is None:
-            key = numbers.setdefault(_wants(pod.submitted.shape), len(numbers))
+            asks = tuple(
+                (ask.count, ask.family) if ask.whole else
+                (ask.count, ask.family, ask.profile, ask.memory_mib, ask.memory_percent, ask.cores)
+                for ask in pod.submitted.shape.asks
+            )  # fmt: skip
+            devices = structs.replace(pod.submitted.shape.devices, numa_bind=False)
+            key = numbers.setdefault((asks, devices), len(numbers))
             numbers[pod.shape_key] = key
         by_wants.setdefault((key, *_kept_out(explainer, pod)), []).append((position, pod))
     ordered = list(by_wants.items())  # in the order of their first pods
@@ -88,24 +96,6 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
         lines_count=len(ordered),
         lines=tuple(lines),
     )
-
-
-def _wants(shape: Shape) -> Hashable:
-    """Return a key of the requested devices, equal for pods of one group."""
-    asks = tuple(
-        (ask.count, ask.family) if ask.whole else
-        (ask.count, ask.family, ask.profile, ask.memory_mib, ask.memory_percent, ask.cores)
-        for ask in shape.asks
-    )  # fmt: skip
-    of = shape.devices
-    return asks, of.use_types, of.nouse_types, of.modes, of.indexes, of.use_ids, of.nouse_ids
-
-
-def wants_words(pod: PodState) -> str:
-    """Return the request of a pod, as in `8 x nvidia whole, of H100`."""
-    shape = pod.submitted.shape
-    said = " + ".join(ask_words(ask) for ask in shape.asks) or "no device"
-    return ", ".join((said, *words.devices(shape)))
 
 
 def devices_wanted(pod: PodState) -> int:
@@ -135,6 +125,8 @@ def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
 def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], shown: int) -> Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     about, shape = _about(pods), pods[0][1].submitted.shape
+    # As in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`.
+    asks, wishes = " + ".join(map(ask_words, shape.asks)), tuple(words.devices(shape))
     explained = _explained(explainer, about)
     said = refusal_words(explained) if explained else ""
     causes, nearest = (
@@ -143,9 +135,9 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
     group = about.submitted.group
     waits = explained is not None and explained.refused.gang and group in state.groups
     return Line(
-        wants=wants_words(pods[0][1]),
+        wants=", ".join((asks or "no device", *wishes)),
         asks=shape.asks,
-        wishes=tuple(words.devices(shape)),
+        wishes=wishes,
         devices=devices_wanted(pods[0][1]),
         pods=len(pods),
         oldest_revision=oldest.submitted_revision,

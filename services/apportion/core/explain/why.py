@@ -5,19 +5,8 @@ revision never changes."""
 
 from msgspec import structs
 
-from apportion.core.answers.reads import (
-    FailedDevice,
-    HeldShare,
-    PodEnd,
-    RunnerUp,
-    Step,
-    Why,
-    WhyHeldBack,
-    WhyPlaced,
-    WhyRefused,
-    WhyWaiting,
-    fields_of,
-)
+from apportion.core.answers import reads
+from apportion.core.answers.reads import fields_of
 from apportion.core.explain.causes import refused_answer, spared_words, whose, with_taken
 from apportion.core.explain.empty_capacity import Room
 from apportion.core.explain.fleet_context import Explainer, of_one_sort
@@ -40,9 +29,9 @@ def why(
     state: State,
     pod: PodState,
     *,
-    failed: tuple[FailedDevice, ...] | None = None,
+    failed: tuple[reads.FailedDevice, ...] | None = None,
     explainer: Explainer | None = None,
-) -> Why:
+) -> reads.Why:
     """Return the explanation of one live pod, as of the state's revision.
 
     `failed` are its failed devices, if the caller knows since when. Pass `explainer` for many
@@ -51,22 +40,29 @@ def why(
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = None
     if pod.refusal and not placed:
-        refused = _refusal(state, pod, pod.refusal, explainer or Explainer(state))
+        explainer = explainer or Explainer(state)
+        room, explained = explainer.room, explainer.explained(pod, pod.refusal)
+        unbelieved = explainer.unbelieved(pod, pod.refusal)
+        refused = refused_answer(state, pod, explained, room, unbelieved)
+        if not explained.never:
+            refused = structs.replace(refused, spared=spared_words(state, pod, room))
+        if not explained.never and not explained.of_limits:
+            refused = with_taken(refused, state, pod, room)
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     evicts, evicted = awaited(state, pod.uid), state.evictions.get(pod.uid)
     held_back, again = None, pod.backoff
     if pod.placement is None and again is not None:  # agents refused its placements
         until = text_of(again.until)
-        held_back = WhyHeldBack(failures=again.failures, node=again.node, until=until)
+        held_back = reads.WhyHeldBack(failures=again.failures, node=again.node, until=until)
     steps = (
-        Step(phase="submitted", revision=pod.submitted_revision, time=pod.submitted_time),
-        Step(phase="refused", revision=pod.refused_revision),
-        Step(phase=Phase.PLACED.value, revision=pod.placed_revision, time=pod.placed_time),
-        Step(phase=Phase.BOUND.value, revision=pod.bound_revision),
-        Step(phase=Phase.ALLOCATED.value, revision=pod.allocated_revision),
+        reads.Step(phase="submitted", revision=pod.submitted_revision, time=pod.submitted_time),
+        reads.Step(phase="refused", revision=pod.refused_revision),
+        reads.Step(phase=Phase.PLACED.value, revision=pod.placed_revision, time=pod.placed_time),
+        reads.Step(phase=Phase.BOUND.value, revision=pod.bound_revision),
+        reads.Step(phase=Phase.ALLOCATED.value, revision=pod.allocated_revision),
     )
-    answer = Why(
+    answer = reads.Why(
         revision=state.revision,
         **fields_of(pod.submitted, "namespace name uid group chooser"),
         phase=pod.phase.value,
@@ -90,19 +86,9 @@ def why(
     return why_with_text(answer)
 
 
-def _refusal(state: State, pod: PodState, refused: PodRefused, explainer: Explainer) -> WhyRefused:
-    room, explained = explainer.room, explainer.explained(pod, refused)
-    unbelieved = explainer.unbelieved(pod, refused)
-    answer = refused_answer(state, pod, explained, room, unbelieved)
-    if explained.never:
-        return answer
-    answer = structs.replace(answer, spared=spared_words(state, pod, room))
-    return answer if explained.of_limits else with_taken(answer, state, pod, room)
-
-
-def why_rejected(state: State, rejected: PodRejected) -> Why:
+def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
     """Explain a pod that cannot be read, and how to correct it."""
-    answer = Why(
+    answer = reads.Why(
         revision=state.revision,
         **fields_of(rejected, "namespace name uid"),
         phase=REJECTED,
@@ -111,11 +97,13 @@ def why_rejected(state: State, rejected: PodRejected) -> Why:
     return why_with_text(answer)
 
 
-def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, ...]) -> Why:
+def why_ended(
+    before: reads.Why, step: reads.Step, reason: str, failed: tuple[reads.FailedDevice, ...]
+) -> reads.Why:
     """Explain why a pod was where it was, `before` its last `step`.
 
     `failed` are devices of it that failed after it was placed."""
-    end = PodEnd(
+    end = reads.PodEnd(
         revision=step.revision,
         time=step.time,
         reason=reason,
@@ -134,7 +122,7 @@ def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, 
     )
 
 
-def _waiting(state: State, pod: PodState) -> WhyWaiting | None:
+def _waiting(state: State, pod: PodState) -> reads.WhyWaiting | None:
     if pod.submitted.gates:
         return None
     mine = (-pod.submitted.priority, pod.submitted_revision)
@@ -143,7 +131,7 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting | None:
         if other.phase is Phase.PENDING and not other.submitted.gates:
             pending += 1
             ahead += (-other.submitted.priority, other.submitted_revision) < mine
-    return WhyWaiting(position=ahead + 1, pending=pending, gang=gang_words(state, pod))
+    return reads.WhyWaiting(position=ahead + 1, pending=pending, gang=gang_words(state, pod))
 
 
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
@@ -163,21 +151,21 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     return words.event(refused, shape, even_when_empty=True)
 
 
-def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
+def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlaced:
     rationale, by_id = rationale_of(placement), state.nodes[placement.node].by_id
     held = (
-        HeldShare(share=share, index=by_id[share.device].device.index,
+        reads.HeldShare(share=share, index=by_id[share.device].device.index,
                   model=by_id[share.device].device.model)
-        if share.device in by_id else HeldShare(share=share)
+        if share.device in by_id else reads.HeldShare(share=share)
         for share in placement.shares
     )  # fmt: skip
-    return WhyPlaced(
+    return reads.WhyPlaced(
         **fields_of(placement, "node attempt"),
         **fields_of(rationale, "score fitting nodes"),
         revision=pod.placed_revision,
         time=pod.placed_time,
         runners_up=tuple(
-            RunnerUp(
+            reads.RunnerUp(
                 **fields_of(other, "node total parts"),
                 behind={
                     part: round(value - other.parts.get(part, 0.0), 6)

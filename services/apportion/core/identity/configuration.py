@@ -48,7 +48,6 @@ def password_variable(name: str) -> str:
 
 # Agents, who share a password, and tools that name consumers and inboxes freely
 _SHARED: Final = frozenset({"agent", "auditor"})
-# One user per role, for the configuration in the package
 WITH_PASSWORDS: Final = tuple(
     User(
         Identity(

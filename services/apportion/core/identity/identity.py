@@ -15,8 +15,7 @@ EVERY_NODE: Final = "*"  # in `nodes`: acts for all nodes, as a simulated fleet 
 NAME_MAX: Final = 63
 NODE_READER: Final = "NODE"  # prefix of the consumers that intakes create for agents
 _WORD: Final = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
-# The part before `_` is the namespace of a foreign pod: `monitoring_billing-x`
-_NAME: Final = re.compile(rf"({_WORD}_)?{_WORD}")
+_NAME: Final = re.compile(rf"({_WORD}_)?{_WORD}")  # a foreign pod's namespace comes before `_`
 
 
 class InvalidIdentity(ValueError):

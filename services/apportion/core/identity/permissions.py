@@ -18,7 +18,6 @@ from apportion_schemas.catalogue import SUBJECTS, token
 _CONFIGURATION: Final = f"{SUBJECTS}.operator.configuration"
 _STREAM: Final = "APPORTION"
 _GET: Final = f"$JS.API.STREAM.MSG.GET.{_STREAM}"
-# Subjects needed in addition to consumers, by what is read
 _ASKS: Final[dict[Reads, tuple[str, ...]]] = {
     "everything": (
         _GET,

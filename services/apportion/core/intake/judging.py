@@ -24,8 +24,7 @@ from apportion_schemas import (
 from apportion_schemas.usage import ShareUsed, UnsharedUsed
 
 ROUNDED_S: Final = 60
-# Usage is reported hourly, but an agent that was stopped reports older usage later
-USE_SECONDS_MAX: Final = 2 * 86_400
+USE_SECONDS_MAX: Final = 2 * 86_400  # more than an hour if the agent was stopped
 
 
 class Refusal(Struct, frozen=True):

@@ -27,7 +27,6 @@ SUBJECT: Final = "apportion.reading"
 SUBJECTS_OF_ALL: Final = f"{SUBJECT}.*"
 # Requests `part_of` the intake's state, for a ledger whose beginning was dropped
 STATE: Final = "STATE"
-# Channels below `apportion.v1` that an agent follows, each for its own node
 CHANNELS: Final = ("inventory", "intake", "placement", "binding", "allocation")
 ADOPTIONS: Final = "adoption"  # another channel, whose subjects also name the pod
 FOR_ALL: Final = (f"{SUBJECTS}.operator.configuration", RULES)  # subjects that every agent reads

@@ -8,27 +8,19 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+import apportion_schemas as schemas
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.reports.meters import CARD, Key, Meters, Part
 from apportion.core.reports.rows import NOBODY, By
 from apportion.core.reports.used import Used
-from apportion_schemas import (
-    Device,
-    NodeReported,
-    PodChanged,
-    PodGone,
-    PodGroupGone,
-    PodGroupObserved,
-    UsageRecorded,
-)
 
 # Usage is reported after each hour, so events are read for this long after the period
 LATE = 3_700 * 1_000_000
 
 
-def card_part(device: Device, memory_mib: int, cores: int) -> int:
+def card_part(device: schemas.Device, memory_mib: int, cores: int) -> int:
     """Return a share's fraction of its device in millionths, by memory or else cores."""
     if memory_mib and device.memory_mib:
         return memory_mib * CARD // device.memory_mib
@@ -85,17 +77,17 @@ class Account:
             self._rest.pop(node.name, None)
         if change.refused:
             return
-        if isinstance(data, UsageRecorded):
+        if isinstance(data, schemas.UsageRecorded):
             self.used.take(self._state, data, self._time)
             return
-        if isinstance(data, PodGone) and change.pod is not None:
+        if isinstance(data, schemas.PodGone) and change.pod is not None:
             held = self._held.get(change.pod.uid)
             row = held[0].key[0] if held else self._by.row_of(self._state, change.pod, "")
             self.used.leave(change.pod, row)
-        if isinstance(data, PodGroupObserved | PodGroupGone):
+        if isinstance(data, schemas.PodGroupObserved | schemas.PodGroupGone):
             group = self._state.groups.get(data.group)
             self._recount(group.pods.values() if group else ())
-        elif isinstance(data, PodChanged) and change.pod is not None:
+        elif isinstance(data, schemas.PodChanged) and change.pod is not None:
             self._recount((change.pod,))
         elif change.node is not None:
             self._node_changed(change, change.node)
@@ -115,7 +107,7 @@ class Account:
             self._of_kubernetes = True
             for other in self._state.nodes.values():
                 self._count(other)
-        elif isinstance(change.data, NodeReported):
+        elif isinstance(change.data, schemas.NodeReported):
             # Devices in the report may have moved here from other nodes, which now have less.
             devices = change.data.devices
             owners = {self._node_of.get(device.id, node.name) for device in devices}

@@ -23,7 +23,6 @@ MANDATORY: Final = (
     "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "ServiceCategory",
     "ServiceName",
 )  # fmt: skip
-# Mandatory, recommended, or required by the contents of a record
 COLUMNS: Final = (
     *MANDATORY, "ChargeFrequency", "ConsumedQuantity", "ConsumedUnit", "ContractedUnitPrice",
     "ListUnitPrice", "PricingCategory", "ResourceId", "ResourceName", "ResourceType", "SkuId",

@@ -69,11 +69,6 @@ class Meter(Struct):
             if self.mib[part]:
                 self.sums.mib[part] += self.mib[part] * passed
 
-    @property
-    def still(self) -> bool:
-        """True if all rates are zero."""
-        return not any(self.cards) and not any(self.mib)
-
 
 class Meters:
     """The meters of one period, in steps of `step` microseconds, or in one step if 0.
@@ -139,7 +134,7 @@ class Meters:
             if any(meter.sums.cards) or any(meter.sums.mib):
                 self._cells[step, key] = meter.sums
                 meter.sums = Sums.nothing()
-            if meter.still:
+            if not any(meter.cards) and not any(meter.mib):
                 del self._meters[key]
         if len(self._cells) > CELLS_MAX:
             raise TooMuch(

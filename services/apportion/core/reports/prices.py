@@ -24,7 +24,6 @@ PRICES_BYTES_MAX: Final = 1 << 20
 MODELS_MAX: Final = 1_000
 DOTS_MAX: Final = 10 * MODELS_MAX
 PRICE_MAX: Final = Decimal(1_000_000_000)
-# The smallest valid file
 EXAMPLE: Final = 'currency = "USD"\n[models]\n"NVIDIA H100 80GB HBM3" = 2.5'
 
 

@@ -8,22 +8,10 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from apportion.core.answers import reads
 from apportion.core.answers.past import READY, DiffRow, LogRow, MarkRow, Side
 from apportion.core.answers.plans import ManifestChange, PlanAnswer, PlanChange, PlannedPod
-from apportion.core.answers.reads import (
-    CauseRow,
-    ClosedDevice,
-    CordonAnswer,
-    DeviceAnswer,
-    Eviction,
-    NodeAnswer,
-    OffOffer,
-    QueuedPod,
-    Why,
-    WhyPlaced,
-    WhyRefused,
-    joined,
-)
+from apportion.core.answers.reads import joined
 from apportion.core.answers.visibility import OF_OTHERS
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain.health import consequences, failed_words, moment
@@ -39,7 +27,7 @@ _NOW: Final = ("is", "waits")
 _THEN: Final = ("was", "waited")
 
 
-def cause_with_text(row: CauseRow) -> CauseRow:
+def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
     """Add what would unblock the cause: the cure, the pods at the limit, the cordons."""
     said = row.command + row.cure
     if OF_OTHERS in row.held_by:
@@ -57,7 +45,7 @@ def cause_with_text(row: CauseRow) -> CauseRow:
     return structs.replace(row, unblocked_by=said, people=named)
 
 
-def refused_with_text(refused: WhyRefused) -> WhyRefused:
+def refused_with_text(refused: reads.WhyRefused) -> reads.WhyRefused:
     """Add what became unavailable after the refusal; cordons come first."""
     cordoned = [_off_words(each) for each in refused.since if each.state == "cordoned"]
     cordoned += [f"{refused.since_more:,} more are cordoned"] if refused.since_more else []
@@ -65,25 +53,25 @@ def refused_with_text(refused: WhyRefused) -> WhyRefused:
     return structs.replace(refused, since_text="; ".join((*cordoned, *out)))
 
 
-def _off_words(off: OffOffer) -> str:
+def _off_words(off: reads.OffOffer) -> str:
     name = f"{device_words(off.device)} of {off.node}" if off.device else off.node
     if off.state == "cordoned":
         return f"{name} is cordoned: {cordon_words(off.cordons)}"
     return f"{name} is {'silent' if off.state == 'silent' else 'not ready'}"
 
 
-def node_with_text(node: NodeAnswer) -> NodeAnswer:
+def node_with_text(node: reads.NodeAnswer) -> reads.NodeAnswer:
     """Add why the node takes no new pods."""
     return structs.replace(
         node, cordon=_node_cordon(node.cordons, unschedulable=node.unschedulable)
     )
 
 
-def _node_cordon(cordons: Sequence[CordonAnswer], *, unschedulable: bool) -> str:
+def _node_cordon(cordons: Sequence[reads.CordonAnswer], *, unschedulable: bool) -> str:
     return cordon_words(cordons) or (DRAINED if unschedulable else "")
 
 
-def device_with_text(device: DeviceAnswer) -> DeviceAnswer:
+def device_with_text(device: reads.DeviceAnswer) -> reads.DeviceAnswer:
     """Add why the device takes nothing new, and why its node does not."""
     return structs.replace(
         device,
@@ -92,14 +80,14 @@ def device_with_text(device: DeviceAnswer) -> DeviceAnswer:
     )
 
 
-def closed_with_text(device: ClosedDevice) -> ClosedDevice:
+def closed_with_text(device: reads.ClosedDevice) -> reads.ClosedDevice:
     """Add why the device is closed, as in `has failed (XID 79)`."""
     causes = [f"has failed ({device.failed.reason})"] if device.failed is not None else []
     causes += [f"is cordoned: {cordon_words(device.cordons)}"] if device.cordons else []
     return structs.replace(device, cause=" and ".join(causes))
 
 
-def queued_with_text(pod: QueuedPod) -> QueuedPod:
+def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
     """Add the node where pods are evicted for this one, and which still have to end."""
     if not pod.nominated:
         return pod
@@ -108,7 +96,7 @@ def queued_with_text(pod: QueuedPod) -> QueuedPod:
     return structs.replace(pod, room=f"room {room_made(pod.nominated, list(pod.leaving_names))}")
 
 
-def eviction_with_text(eviction: Eviction) -> Eviction:
+def eviction_with_text(eviction: reads.Eviction) -> reads.Eviction:
     """Add the sentence."""
     if eviction.event is None:
         return eviction
@@ -222,16 +210,28 @@ def side_words(side: Side) -> str:
     return side.state or side.reason or side.value
 
 
-def why_with_text(why: Why) -> Why:
+def why_with_text(why: reads.Why) -> reads.Why:
     """Add the sentence and the cause."""
-    cause = cause_text(why)
+    cause, end = _cause(why), why.end
     awaits = (
         "" if why.placed or why.refused or why.rejected else _awaits(why) + _while_it_waits(why)
     )
-    return structs.replace(why, sentence=_sentence(why, cause), cause=cause, awaits=awaits)
+    if end is None:
+        said = _at_its_revision(why, cause, _NOW)
+    else:
+        before = structs.replace(why, phase=end.phase, failed_devices=end.failed_before)
+        because = f": {end.reason}" if end.reason else ""
+        said = (
+            f"{why.namespace}/{why.name} ended at revision {end.revision}, {moment(end.time)}"
+            f"{because}. At revision {end.before_revision} "
+            f"{_at_its_revision(before, cause, _THEN)}"
+        )
+        late = tuple(each for each in why.failed_devices if each.revision > end.revision)
+        said += f". Since then: {failed_words(late)}" if late else ""
+    return structs.replace(why, sentence=said, cause=cause, awaits=awaits)
 
 
-def _awaits(why: Why) -> str:
+def _awaits(why: reads.Why) -> str:
     """Return what a pod waits for that no scheduler has seen yet."""
     if why.gates:
         return gates_words(why.gates)
@@ -246,8 +246,7 @@ def _awaits(why: Why) -> str:
     return said + (f"; {why.waiting.gang}" if why.waiting.gang else "")
 
 
-def cause_text(why: Why) -> str:
-    """Return what a refused pod waits for, without name and duration."""
+def _cause(why: reads.Why) -> str:
     refused = why.refused
     if refused is None:
         return ""
@@ -266,19 +265,7 @@ def cause_text(why: Why) -> str:
     return said + (f". Since then {refused.since_text}" if refused.since_text else "")
 
 
-def _sentence(why: Why, cause: str) -> str:
-    end = why.end
-    if end is None:
-        return _at_its_revision(why, cause, _NOW)
-    full_name, because = f"{why.namespace}/{why.name}", f": {end.reason}" if end.reason else ""
-    before = structs.replace(why, phase=end.phase, failed_devices=end.failed_before)
-    said = f"{full_name} ended at revision {end.revision}, {moment(end.time)}{because}. "
-    said += f"At revision {end.before_revision} {_at_its_revision(before, cause, _THEN)}"
-    late = tuple(each for each in why.failed_devices if each.revision > end.revision)
-    return said + (f". Since then: {failed_words(late)}" if late else "")
-
-
-def _at_its_revision(why: Why, cause: str, tense: tuple[str, str]) -> str:
+def _at_its_revision(why: reads.Why, cause: str, tense: tuple[str, str]) -> str:
     is_, waits = tense
     if why.rejected is not None:
         full_name = f"{why.namespace}/{why.name}"
@@ -297,7 +284,7 @@ def _at_its_revision(why: Why, cause: str, tense: tuple[str, str]) -> str:
     return said + _while_it_waits(why)
 
 
-def _place(why: Why, placed: WhyPlaced) -> str:
+def _place(why: reads.Why, placed: reads.WhyPlaced) -> str:
     where = f"{placed.node}, which {why.chooser} chose" if why.chooser else placed_words(placed)
     failed = why.failed_devices
     if failed:
@@ -311,7 +298,7 @@ def _place(why: Why, placed: WhyPlaced) -> str:
     return f"{said}. It is to go: {going}{_who_ends(why, 1)}"
 
 
-def _while_it_waits(why: Why) -> str:
+def _while_it_waits(why: reads.Why) -> str:
     """Return sentences about evictions for the pod, and about placements that failed."""
     said = ""
     if why.leaving:
@@ -327,7 +314,7 @@ def _while_it_waits(why: Why) -> str:
     return said
 
 
-def _who_ends(why: Why, pods: int) -> str:
+def _who_ends(why: reads.Why, pods: int) -> str:
     """Return which component ends evicted pods without an API server."""
     if why.of_kubernetes:
         return ""
@@ -335,7 +322,7 @@ def _who_ends(why: Why, pods: int) -> str:
     return f". Without Kubernetes a watcher ends {whom}, and {they} for another place"
 
 
-def placed_words(placed: WhyPlaced) -> str:
+def placed_words(placed: reads.WhyPlaced) -> str:
     """Return the node and its score, as in `node-3 (score 91.0), ahead of node-7 …`."""
     if placed.found_there:
         return f"{placed.node}, where it ran before this ledger held it"
@@ -364,18 +351,18 @@ def placed_words(placed: WhyPlaced) -> str:
 
 # Functions that make an answer's sentences again from the fields that are left
 WITH_TEXT: Final[Mapping[type, Callable[[Any], Any]]] = {
-    CauseRow: cause_with_text,
-    ClosedDevice: closed_with_text,
-    DeviceAnswer: device_with_text,
+    reads.CauseRow: cause_with_text,
+    reads.ClosedDevice: closed_with_text,
+    reads.DeviceAnswer: device_with_text,
     DiffRow: diff_with_text,
-    Eviction: eviction_with_text,
+    reads.Eviction: eviction_with_text,
     LogRow: log_with_text,
     MarkRow: mark_with_text,
-    NodeAnswer: node_with_text,
+    reads.NodeAnswer: node_with_text,
     PlanAnswer: plan_with_text,
     PlanChange: change_with_text,
     PlannedPod: planned_with_text,
-    QueuedPod: queued_with_text,
-    Why: why_with_text,
-    WhyRefused: refused_with_text,
+    reads.QueuedPod: queued_with_text,
+    reads.Why: why_with_text,
+    reads.WhyRefused: refused_with_text,
 }

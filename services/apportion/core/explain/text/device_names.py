@@ -8,7 +8,6 @@ from typing import Final
 
 from apportion.core.explain.text.event_text import listed
 
-# This rule as part of `--help`
 RULE: Final = (
     "Of a device's id the beginning will do: four characters after GPU-, if no other begins so."
 )

@@ -6,7 +6,6 @@ from apportion.core.answers.plans import Outcome
 
 WAITING: Final = "waiting"  # displayed for both phases of a pod without a placement
 PHASES: Final = {"pending": WAITING, "refused": WAITING}
-# Outcomes of a pod of a plan
 OUTCOMES: Final[dict[Outcome, str]] = {
     "fits": "fits", "not-now": WAITING, "never": "never", "unchanged": "has its place",
 }  # fmt: skip

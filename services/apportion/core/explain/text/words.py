@@ -29,9 +29,7 @@ from apportion_schemas import (
 )
 
 _C = RefusalCode
-# Refusals caused by the pod's queue or namespace, not by a node
-LIMIT_CODES: Final = of_kind(Kind.LIMIT)
-# The states of a PersistentVolumeClaim
+LIMIT_CODES: Final = of_kind(Kind.LIMIT)  # caused by a queue or namespace, not by a node
 VOLUME_CLAIMS: Final = {
     "bound": "it is bound",
     "first-consumer": "it is bound once a pod has a node",
@@ -168,15 +166,11 @@ NEVER: Final = "can never fit on this fleet, even if nothing ran there"
 NEVER_LISTED: Final = "can never fit"
 IT_NEVER: Final = f"it {NEVER}: "
 IT_NEVER_COULD: Final = "it could never fit on this fleet, even if nothing ran there: "
-# Causes that end when shares are released, on a node that is large enough
-FREED: Final = of_kind(Kind.FREED)
-# Causes that no end of a pod removes, because they are properties of nodes and devices
-LASTING: Final = of_kind(Kind.LASTING)
+FREED: Final = of_kind(Kind.FREED)  # causes that end when shares are released
+LASTING: Final = of_kind(Kind.LASTING)  # properties of nodes and devices
 DEVICE_CHARS = 12  # `GPU-` and the first eight digits of a UUID
 WHOLE_CORES = 100
-# Causes whose text names the required cards
 _OF_CARDS: Final = frozenset((_C.UUID_MISMATCH, _C.INDEX_MISMATCH))
-# Causes that name the pod's requirement, if known
 _NAMED: Final[dict[RefusalCode, tuple[str, Callable[[Shape], str]]]] = {
     _C.NODE_LABELS_MISMATCH: ("no labels of the node meet {}", labels),
     _C.EXTENDED_RESOURCE_INSUFFICIENT: ("not enough of {} on the node", resources),
