@@ -1,7 +1,7 @@
 """Decide about pods for the admission webhook.
 
-Invariant: a pod that is not ours is never rejected. It is changed only to hide GPUs from it, and
-only if `overwriteEnv` is set."""
+Invariant: a pod that is not ours is rejected only for one of our annotations, and changed only to
+hide GPUs from it, if `overwriteEnv` is set."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -32,10 +32,7 @@ Patch = dict[str, Any]
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """The settings for admission.
-
-    `writer` is the only user that may write our annotations. `overwrite_env` and
-    `disable_core_limit` are configuration keys."""
+    """The settings for admission; only the user `writer` may write our annotations."""
 
     config: ManifestConfig = ManifestConfig()
     names: SchedulerNames = SchedulerNames()

@@ -1,7 +1,6 @@
 """Read and check the configuration document, and derive services' settings.
 
-It reaches every service as the event `ConfigurationChanged`. Invariant: in a `Configuration` that
-passes `check`, every key has an effect and one meaning."""
+Invariant: in a `Configuration` that passes `check`, every key has an effect and one meaning."""
 
 from apportion.core.configuration.checks import check, manifest_config
 from apportion.core.configuration.reading import passed_over, read_configuration

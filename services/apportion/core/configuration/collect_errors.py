@@ -1,7 +1,7 @@
 """Find all errors of a configuration, not only the first.
 
-Each error's value is removed and the document is read again, so the loop ends. Invariant: errors
-have the positions of the original document, whatever was removed from it."""
+Each error's value is removed and the document is read again. Invariant: errors have the positions
+of the original document."""
 
 import re
 from copy import deepcopy

@@ -68,9 +68,7 @@ _UNKNOWN: Final = (
 
 
 def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
-    """Return the document without foreign keys, and the keys that were removed.
-
-    Raises `ManifestError` if a key requests something that is not supported."""
+    """Return the document without foreign keys, and these. Raises `ManifestError`."""
     left, passed = dict(document), list[Passed]()
     nvidia, nodes = document.get("nvidia"), document.get("nodeconfig")
     if isinstance(nvidia, dict):

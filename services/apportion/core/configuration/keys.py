@@ -1,7 +1,6 @@
 """Every key with its meaning and the services that obey it, for the guide.
 
-Invariant: the table has exactly the keys of `Configuration`, in its order (a test compares
-them)."""
+Invariant: the table has exactly the keys of `Configuration`, in its order (tested)."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,6 @@
 """Apply the configuration to the devices that an agent reports.
 
-Invariant: without a configuration, devices are offered as their backend found them. An entry of
-`nodeconfig` takes precedence over the settings for all nodes."""
+Invariant: an entry of `nodeconfig` takes precedence over the settings for all nodes."""
 
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -25,8 +24,7 @@ def offered(
 ) -> tuple[Device, ...]:
     """Return the node's devices as they should be reported.
 
-    Unless `switchable`, a device that must change its MIG mode is reported unhealthy, with the
-    fix."""
+    Unless `switchable`, a device that must change its MIG mode is reported unhealthy."""
     named = (each for each in configuration.nodeconfig if each.name == node)
     said = next(named, NodeConfiguration(name=node))
     hidden = said.filter_devices

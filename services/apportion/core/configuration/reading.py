@@ -33,9 +33,7 @@ def read_configuration(document: object) -> Configuration:
 
 
 def passed_over(document: object) -> tuple[Passed, ...]:
-    """Return the document's foreign keys, which have no effect here.
-
-    Raises `ManifestError` if a foreign key requests something that is not supported."""
+    """Return the document's foreign keys. Raises `ManifestError` if one has an effect."""
     return without_foreign(_clean(document))[1]
 
 

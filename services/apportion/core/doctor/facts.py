@@ -66,9 +66,7 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
 
 
 class FailedDevices(Struct, frozen=True):
-    """The failed devices of a node, the pods on them, and the devices with pods.
-
-    `cordoned` are those of them that are cordoned as well, or the whole node."""
+    """The failed devices of a node; `cordoned` of them are cordoned, or the whole node."""
 
     node: str
     devices: int
@@ -168,10 +166,7 @@ class KubeFacts(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """All gathered facts, with errors for a ledger or gateway that was not reached.
-
-    `not_let_in`: the gateway refused this user. `frozen` is a key of `FREEZES`, empty if pods can
-    be placed."""
+    """All gathered facts; `frozen` is a key of `FREEZES`, empty if pods can be placed."""
 
     ledger: LedgerFacts | None = None
     ledger_problem: str = ""

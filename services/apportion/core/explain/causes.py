@@ -1,11 +1,9 @@
 """Explain a refusal: causes, cures, near misses, later cordons and spared pods.
 
-Counts and amounts are those of the decision, but cures are for the current state. Invariants: a
-cure names a node or device only if the pod could run there. Later cordons and outages are listed
-only for nodes that could take the pod when empty, because a pending pod is not decided again when
-its chances get worse. A preemption rule is named only for a node where the pods that it spares have
-what is lacking; only their number is shown, because they may be in any namespace, and for a queue
-not even that."""
+Counts and amounts are those of the decision, cures are for the current state. Invariants: cures and
+later cordons name only nodes and devices that could take the pod when empty. A preemption rule is
+named only for a node where the pods that it spares have what is lacking; only their number is
+shown, because they may be in any namespace, and for a queue not even that."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -14,16 +12,8 @@ from typing import Final
 
 from msgspec import structs
 
-from apportion.core.answers.reads import (
-    CauseRow,
-    CordonAnswer,
-    MissRow,
-    OffOffer,
-    Part,
-    WhyRefused,
-    fields_of,
-    joined,
-)
+from apportion.core.answers import reads
+from apportion.core.answers.reads import Part, fields_of, joined
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.devices.cordons import Cordon
 from apportion.core.explain.empty_capacity import NODES_WEIGHED, Room
@@ -165,12 +155,12 @@ def causes_say_all(explained: Explained) -> bool:
 
 def refused_answer(
     state: State, pod: PodState, explained: Explained, room: Room, unbelieved: tuple[str, ...] = ()
-) -> WhyRefused:
+) -> reads.WhyRefused:
     """Return a refusal with all causes, cordons, near misses and unbelieved nodes."""
     causes, nearest = refused_rows(state, explained, pod, room)
     if not explained.never:
         causes = tuple(_with_people(state, row, explained, pod, room) for row in causes)
-    return WhyRefused(
+    return reads.WhyRefused(
         revision=pod.refused_revision,
         nodes=explained.refused.nodes,
         causes=causes,
@@ -186,7 +176,7 @@ def refused_answer(
 
 def refused_rows(
     state: State, explained: Explained, pod: PodState, room: Room
-) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
+) -> tuple[tuple[reads.CauseRow, ...], tuple[reads.MissRow, ...]]:
     """Return the causes of a refusal with their cures, and near misses."""
     shape, ranked = explained.shape, words.ranked(explained.refused)
     could = ""
@@ -210,8 +200,8 @@ def refused_rows(
 
 
 def _with_people(
-    state: State, row: CauseRow, explained: Explained, pod: PodState, room: Room
-) -> CauseRow:
+    state: State, row: reads.CauseRow, explained: Explained, pod: PodState, room: Room
+) -> reads.CauseRow:
     """Add the cordons of the first nodes or devices that could take the pod."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
@@ -220,7 +210,7 @@ def _with_people(
         return row
     of_device = row.code is RefusalCode.DEVICE_CORDONED
     cordoned = tuple(
-        OffOffer(
+        reads.OffOffer(
             node=state.node_of_device.get(name, "") if of_device else name,
             device=name if of_device else "",
             cordons=cordon_answers(
@@ -235,15 +225,17 @@ def _with_people(
     return cause_with_text(structs.replace(row, cordoned=cordoned, cordoned_more=more))
 
 
-def cordon_answers(cordons: Iterable[Cordon]) -> tuple[CordonAnswer, ...]:
+def cordon_answers(cordons: Iterable[Cordon]) -> tuple[reads.CordonAnswer, ...]:
     """Return cordons as answers."""
-    return tuple(CordonAnswer(**fields_of(each, "by reason time revision")) for each in cordons)
+    return tuple(
+        reads.CordonAnswer(**fields_of(each, "by reason time revision")) for each in cordons
+    )
 
 
 def _cause_row(
     state: State, code: RefusalCode, count: int, explained: Explained, pod: PodState,
     *, room: Room, could: str,
-) -> CauseRow:  # fmt: skip
+) -> reads.CauseRow:  # fmt: skip
     limited, shape, refused = code in words.LIMIT_CODES, explained.shape, explained.refused
     command = ""
     if code in CORDONS and not explained.never:
@@ -267,7 +259,7 @@ def _cause_row(
         # If causes differ, it is unknown for which of them the gang itself uses the devices.
         if explained.own and len(words.FREED & refused.reasons.keys()) == 1:
             said += f" (on {explained.own:,} of these by other pods of its gang)"
-    return cause_with_text(CauseRow(
+    return cause_with_text(reads.CauseRow(
         code=code, words=said, nodes=count, command=command, cure=cure,
         held_by=tuple(each.full_name for each in held[:HOLDERS_NAMED]), holders=len(held),
         off_offer=code in OFF_OFFER, is_limit=limited,
@@ -365,8 +357,8 @@ def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -
 
 def _miss_row(
     state: State, miss: NearMiss, shape: Shape | None, room: Room, *, holders: bool
-) -> MissRow:
-    row = MissRow(
+) -> reads.MissRow:
+    row = reads.MissRow(
         **fields_of(miss, "node device code needed available"),
         words=words.named(miss.code, shape, never=not holders),
         needed_words=words.amount(miss.code, miss.needed),
@@ -409,9 +401,7 @@ _MODES: Final[Callable[[Device], str]] = lambda device: device.mode  # noqa: E73
 
 
 def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, str] | None:
-    """Return what the pod requires and what the node has, if that is not an amount.
-
-    None if the pod has no such requirement, so that the cause is about another pod of its gang."""
+    """Return what the pod requires and what the node has; None for amounts."""
     if code is _C.TYPE_MISMATCH and words.types(shape):
         return words.types(shape), " or ".join(_there([node], shape, _MODELS))
     if code is _C.MODE_MISMATCH and words.modes(shape):
@@ -482,12 +472,14 @@ TAKEN_NAMED = 3  # nodes and devices that are listed; more are counted
 _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_GONE)
 
 
-def with_taken(refused: WhyRefused, state: State, pod: PodState, room: Room) -> WhyRefused:
+def with_taken(
+    refused: reads.WhyRefused, state: State, pod: PodState, room: Room
+) -> reads.WhyRefused:
     """Add nodes and devices that became unavailable later, with the first cordons."""
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
     out = tuple(
-        OffOffer(node=name, state="silent" if state.nodes[name].silent else "not-ready")
+        reads.OffOffer(node=name, state="silent" if state.nodes[name].silent else "not-ready")
         for name in dict.fromkeys(miss.node for miss in refused.nearest if miss.code not in _OUT)
         if name not in cordoned and name in state.nodes and not state.nodes[name].ready
     )
@@ -497,13 +489,13 @@ def with_taken(refused: WhyRefused, state: State, pod: PodState, room: Room) -> 
     )
 
 
-def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, OffOffer]]:
+def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, reads.OffOffer]]:
     """Yield nodes and devices that were cordoned after the pod was refused, by name."""
     shape, refused = pod.submitted.shape, pod.refused_revision
     closed: set[str] = set()
     for name, node in state.nodes.items():
         if node.cordons and node.cordons[0].revision > refused and room.holds(shape, node):
-            yield name, OffOffer(node=name, cordons=cordon_answers(node.cordons))
+            yield name, reads.OffOffer(node=name, cordons=cordon_answers(node.cordons))
         elif node.cordons:
             closed.add(name)
     for device, cordons in state.device_cordons.items():
@@ -511,7 +503,7 @@ def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, Off
         if cordons[0].revision <= refused or not where or where in closed:
             continue
         if room.holds(shape, state.nodes[where]):
-            off = OffOffer(node=where, device=device, cordons=cordon_answers(cordons))
+            off = reads.OffOffer(node=where, device=device, cordons=cordon_answers(cordons))
             yield f"{device_words(device)} of {where}", off
 
 
@@ -521,9 +513,7 @@ LIMITED = "nobody is evicted for what a limit keeps out"
 def spared_words(
     state: State, pod: PodState, room: Room, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Return a sentence about pods that preemption rules spare, or an empty string.
-
-    With `nodes`, only these are searched, and no limits: for callers that have little time."""
+    """Return a sentence about spared pods; with `nodes`, it searches only these."""
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
     if Explained(pod.refusal, never=False).of_limits:

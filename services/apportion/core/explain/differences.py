@@ -72,9 +72,7 @@ class Part(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """One object, the aspect that changed, and its value before and after.
-
-    For a pod, `key` is its uid. If the name was reused, `left` is the uid of the older pod."""
+    """One object and the aspect that changed; `left` is the uid that lost the name."""
 
     key: str
     name: str
@@ -121,9 +119,7 @@ def touched(state: State, data: Any) -> Part | None:
 
 
 def placements(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield pods whose shares or node differ, by name.
-
-    A pod that was resubmitted under its name, as after a drain, counts as moved."""
+    """Yield pods whose shares or node differ, by name; a resubmitted pod has moved."""
     pairs: dict[str, tuple[list[str], list[str]]] = {}
     for uid in before.placements | after.placements:
         was, now = before.placements.get(uid), after.placements.get(uid)

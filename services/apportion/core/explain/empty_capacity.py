@@ -1,8 +1,7 @@
 """What nodes could run when empty, and what each of them lacks now.
 
-A node may be too small even when empty, and advice must not point there. If all are, the nearest
-lacks the smallest fraction of its own total. Invariant: a node "could take" a pod only if the pod
-fits on the empty node."""
+A node may be too small even when empty, and advice must not point there. Invariant: a node "could
+take" a pod only if the pod fits on the empty node."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -172,10 +171,9 @@ class Room:
     def miss(
         self, shape: Shape, node: NodeState, occupancy: Occupancy = now
     ) -> tuple[tuple[int, float], NearMiss] | None:
-        """Return how near a node that could take the pod is, and what it lacks.
+        """Return how near a node that could take the pod is, and what it lacks, or None.
 
-        Nearness is as in the events: the last filter first, then the least shortage. None if
-        nothing is lacking."""
+        Nearness is as in the events: the last filter first, then the least shortage."""
         rules = rules_of(self._state, shape)
         verdict = feasibility(shape, node, occupancy, rules, large_enough=True)
         return (verdict.order, _near(node, verdict)) if verdict is not None else None

@@ -1,8 +1,7 @@
 """Pack nodes into one short row each, for a picture of ten thousand nodes.
 
-Rows are complete, so a newer row replaces an older one. They are arrays, and cards and shares are
-flattened, because there are 80,000 of each. Invariant: a row depends on its node only, so it
-changes only when the fold touches that node."""
+Rows are arrays, and cards and shares are flattened, because there are 80,000 of each. Invariant: a
+row is complete and depends on its node only, so a newer row replaces an older one."""
 
 from enum import IntFlag
 from typing import Final

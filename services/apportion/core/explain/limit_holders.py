@@ -1,8 +1,7 @@
 """Queues and quotas: usage, its pods, and limits that are too small for a pod.
 
-Amounts have the unit of the limit's event: CPU in thousandths, memory in MiB. Invariants: without
-queues and quotas this costs nothing; facts about a limit are computed once for all pods it
-blocks."""
+Amounts have the unit of the limit's event: CPU in thousandths, memory in MiB. Invariant: without
+queues and quotas this costs nothing."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -65,8 +64,7 @@ def never_within(
 ) -> BeyondLimit | None:
     """Return the refusal's limit if it is too small even without other pods.
 
-    None if it is large enough, or if that depends on which devices are chosen beyond their
-    models."""
+    None if that depends on which devices are chosen beyond their models."""
     submitted = pod.submitted
     group = state.groups.get(submitted.group)
     together = group is not None and group.observed is not None and group.together

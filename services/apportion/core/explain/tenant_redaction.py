@@ -46,12 +46,10 @@ _OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
 _AS_IT_IS: Final = frozenset((Rule.EVERYONE, Rule.OWNERS))
 _EVERYONES: Final = frozenset((Rule.EVERYONE,))
 _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
+# `namespace/name`: a DNS label and a name; gangs have their API group between the two
 _NAMED: Final = re.compile(
     r"(?<![\w./-])([a-z0-9][a-z0-9-]*)/(\w(?:[\w.-]*\w)?(?:/\w(?:[\w.-]*\w)?)*)"
 )
-"""`namespace/name` in free text: a DNS label and a name.
-
-Gangs have their API group between the two; names from elsewhere may have more characters."""
 
 _OF_THE_CLUSTER: Final = (
     schemas.NodeReported, schemas.NodeGone, schemas.NodeSilent, schemas.NodeHeard,

@@ -57,11 +57,8 @@ def summary_answer(state: State) -> reads.SummaryAnswer:
 
 def configuration_answer(state: State) -> reads.ConfigurationAnswer:
     """Return the current configuration, with the revision that set it."""
-    return reads.ConfigurationAnswer(
-        revision=state.revision,
-        configuration_revision=state.configuration_revision,
-        configuration=state.configuration,
-    )
+    names = "revision configuration_revision configuration"
+    return reads.ConfigurationAnswer(**fields_of(state, names))
 
 
 def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) -> reads.PodAnswer:

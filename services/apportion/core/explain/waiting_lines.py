@@ -1,10 +1,9 @@
 """Group pending pods with the same request, in queue order.
 
-A group has one explanation: why no node takes its first pod. So pods that are blocked by something
-other than devices are grouped by that: their gang, a limit of their namespace, or node constraints.
-
-Invariant: every pending pod without gates is in exactly one group. Its position counts all pods
-before it, of every group: priority first, then the revision of its submission."""
+A group has one explanation: why no node takes its first pod. So pods that are blocked by a gang, a
+limit or node constraints have groups of their own. Invariant: every pending pod without gates is in
+exactly one group. Its position counts all pods before it, of every group: priority first, then the
+revision of its submission."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -12,13 +11,8 @@ from typing import Final
 
 from msgspec import structs
 
-from apportion.core.answers.reads import (
-    Line,
-    LinesAnswer,
-    NamespaceRow,
-    NamespacesAnswer,
-    QueuedPod,
-)
+from apportion.core.answers import reads
+from apportion.core.answers.reads import fields_of
 from apportion.core.explain.causes import causes_say_all, refusal_words, refused_rows
 from apportion.core.explain.fleet_context import Explained, Explainer
 from apportion.core.explain.text import words
@@ -42,7 +36,7 @@ OF_NODES: Final = frozenset((
 ))  # fmt: skip
 
 
-def namespaces_answer(state: State) -> NamespacesAnswer:
+def namespaces_answer(state: State) -> reads.NamespacesAnswer:
     """Return the namespaces with live pods and their usage."""
     counts = Counter(pod.submitted.namespace for pod in state.pods.values())
     held: Counter[str] = Counter()
@@ -51,15 +45,16 @@ def namespaces_answer(state: State) -> NamespacesAnswer:
             devices = {share.device for share in pod.placement.shares}
             held[pod.submitted.namespace] += len(devices)
     ordered = sorted(counts.items(), key=lambda item: (-held[item[0]], -item[1], item[0]))
-    return NamespacesAnswer(
+    return reads.NamespacesAnswer(
         revision=state.revision,
         items=tuple(
-            NamespaceRow(namespace=name, pods=pods, devices=held[name]) for name, pods in ordered
+            reads.NamespaceRow(namespace=name, pods=pods, devices=held[name])
+            for name, pods in ordered
         ),
     )
 
 
-def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
+def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> reads.LinesAnswer:
     """Return all pending pods in groups."""
     pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
     waiting = [pod for pod in pending if not pod.submitted.gates]
@@ -82,7 +77,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
     ordered = list(by_wants.items())  # in the order of their first pods
     lines = [_line(state, explainer, pods, pods_shown) for _, pods in ordered[:LINES_SHOWN]]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
-    return LinesAnswer(
+    return reads.LinesAnswer(
         revision=state.revision,
         pods=len(waiting),
         devices=sum(devices_wanted(pods[0][1]) * len(pods) for _, pods in ordered),
@@ -122,7 +117,9 @@ def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
     return (most.value,) if most in OF_NODES else ()
 
 
-def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], shown: int) -> Line:
+def _line(
+    state: State, explainer: Explainer, pods: list[tuple[int, PodState]], shown: int
+) -> reads.Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     about, shape = _about(pods), pods[0][1].submitted.shape
     # As in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`.
@@ -134,7 +131,7 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
     )
     group = about.submitted.group
     waits = explained is not None and explained.refused.gang and group in state.groups
-    return Line(
+    return reads.Line(
         wants=", ".join((asks or "no device", *wishes)),
         asks=shape.asks,
         wishes=wishes,
@@ -176,17 +173,14 @@ def lasting(refusal: PodRefused) -> bool:
     return bool(refusal.reasons) and refusal.nodes > 0 and refusal.reasons.keys() <= LASTING
 
 
-def _queued(state: State, explainer: Explainer, position: int, pod: PodState) -> QueuedPod:
+def _queued(state: State, explainer: Explainer, position: int, pod: PodState) -> reads.QueuedPod:
     explained = _explained(explainer, pod)
     near = next(iter(explained.refused.nearest), None) if explained else None
-    submitted, nominated = pod.submitted, state.nominated.get(pod.uid, "")
+    nominated = state.nominated.get(pod.uid, "")
     leaving = awaited(state, pod.uid) if nominated else []
-    made = QueuedPod(
+    made = reads.QueuedPod(
         position=position,
-        namespace=submitted.namespace,
-        name=submitted.name,
-        uid=submitted.uid,
-        priority=submitted.priority,
+        **fields_of(pod.submitted, "namespace name uid priority"),
         since_revision=pod.submitted_revision,
         since_time=pod.submitted_time,
         refused_revision=pod.refused_revision,

@@ -1,7 +1,6 @@
 """Explain why a pod is where it is, or why it is pending.
 
-The evidence is in the scheduler's events and the state at the revision, so the answer for a
-revision never changes."""
+Invariant: only events and the state at the revision are used, so an explanation never changes."""
 
 from msgspec import structs
 
@@ -34,8 +33,7 @@ def why(
 ) -> reads.Why:
     """Return the explanation of one live pod, as of the state's revision.
 
-    `failed` are its failed devices, if the caller knows since when. Pass `explainer` for many
-    pods."""
+    `failed` are its failed devices, if the caller knows since when."""
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = None
@@ -100,9 +98,7 @@ def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
 def why_ended(
     before: reads.Why, step: reads.Step, reason: str, failed: tuple[reads.FailedDevice, ...]
 ) -> reads.Why:
-    """Explain why a pod was where it was, `before` its last `step`.
-
-    `failed` are devices of it that failed after it was placed."""
+    """Explain why a pod was where it was, `before` its last `step`."""
     end = reads.PodEnd(
         revision=step.revision,
         time=step.time,

@@ -1,8 +1,7 @@
 """Generate nats-server's configuration from the table of roles.
 
-The file begins with `server.conf`; `callout.conf` is included if a callout is used. Invariant:
-permissions come only from the table, and a configuration never contains a password or a private
-key, only the name of a variable or a public key."""
+Invariant: permissions come only from the table, and a configuration never contains a password or a
+private key, only the name of a variable or a public key."""
 
 from collections.abc import Iterable, Sequence
 from importlib import resources
@@ -68,9 +67,8 @@ WITH_CALLOUT: Final = tuple(
 )
 """The users with a password if a callout authenticates all others.
 
-The server does not know those others beforehand, so it could not protect their consumers from a
-user that may name consumers freely. Therefore the auditor here is limited to consumers of its own
-name."""
+The server does not know the others' consumers beforehand, so it could not protect them from a user
+that names consumers freely. Therefore the auditor is limited to its own."""
 
 
 def subscriptions_of(identities: Iterable[Identity]) -> int:

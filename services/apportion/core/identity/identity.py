@@ -1,8 +1,7 @@
 """An identity: a role, a name, and the nodes it acts for.
 
-The name is the user in the ledger's URL. It determines the inbox `_INBOX_<name>` and the consumers
-`<name>-<number>`. Invariant: a name is one subject token without wildcards, and no two identities
-share a consumer or an inbox."""
+Invariant: a name is one subject token without wildcards, and no two identities share a consumer
+(`<name>-<number>`) or an inbox (`_INBOX_<name>`)."""
 
 import re
 from collections.abc import Iterable
@@ -60,8 +59,6 @@ def consumers_of(name: str, count: int) -> Iterable[str]:
 
 
 def readers_of_node(node: str) -> tuple[str, ...]:
-    """Return the names of the consumers that intakes create for the agent of a node.
-
-    They have capitals, so they are the consumers of no identity."""
+    """Return the names of consumers for a node's agent; with capitals, so no identity's."""
     digest = sha256(node.encode()).hexdigest()[:32]
     return tuple(consumers_of(f"{NODE_READER}-{digest}", 4))

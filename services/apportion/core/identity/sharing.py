@@ -54,10 +54,9 @@ _OBJECTS: Final = "$O."  # prefix of objects in a bucket
 _OWN: Final = "$SYS."  # prefix of requests that the server answers within each account
 _API: Final = "$JS.API."
 _WHOLE_API: Final = f"{_API}>"
-"""An account without JetStream gets this from the system account, which refuses it.
+"""The system account refuses this; only this exact subject leads to the ledger.
 
-Only an import of exactly this subject leads to the ledger. Permissions limit which of its requests
-a user may send."""
+Permissions limit which of its requests a user may send."""
 
 
 def sharing(account: str) -> Iterator[str]:
@@ -158,7 +157,14 @@ def _services(giver: str) -> dict[str, list[str]]:
             asked = (each for each in _sent(role) if not each.startswith(nowhere))
             for each in asked:
                 request = _WHOLE_API if each.startswith(_API) else each
-                for answerer, subject in _answered(request, role.account):
+                answered = [
+                    (other.account, subject)
+                    for other in ROLES
+                    if other.answering or ANSWERS_BESIDE in other.sends
+                    for pattern in other.hears
+                    if _within(subject := pattern.format(node=EVERY_NODE), request)
+                ] or [(_read_in(role.account), request)]  # the stream, if no role answers it
+                for answerer, subject in answered:
                     if answerer == giver:
                         found.setdefault(subject, {})[role.account] = None
     return {subject: list(accounts) for subject, accounts in found.items()}
@@ -170,9 +176,7 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _kept(keeper: str) -> dict[str, list[str]]:
-    """Return the bucket subjects that `keeper` answers, and the accounts that ask.
-
-    The auditors' account has no bucket, and replies that it has none."""
+    """Return the bucket subjects that `keeper` answers, and the accounts that ask."""
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
         if keeper == (AUDIT if role.reads == "copy" else STORE):
@@ -196,14 +200,3 @@ def _read_in(account: str) -> str:
     """Return the account with the stream that this account's roles read."""
     copied = any(role.account == account and role.reads == "copy" for role in ROLES)
     return AUDIT if copied else LEDGER
-
-
-def _answered(asked: str, account: str) -> list[tuple[str, str]]:
-    """Return the accounts that answer a request, by default that of the stream."""
-    return [
-        (role.account, subject)
-        for role in ROLES
-        if role.answering or ANSWERS_BESIDE in role.sends
-        for pattern in role.hears
-        if _within(subject := pattern.format(node=EVERY_NODE), asked)
-    ] or [(_read_in(account), asked)]

@@ -1,5 +1,4 @@
-"""Judge what a node's agent asks to have appended to the ledger.
+"""Judge what agents report, because agents cannot write to the ledger themselves.
 
-Agents cannot write to the ledger: they send events to an intake, which judges them by these pure
-functions over the state. Invariant: whatever an agent sends, only reports of its own node can
-result, with no other subject, id or fence."""
+Invariant: whatever an agent sends, only reports of its own node can result, with no other subject,
+id or fence."""

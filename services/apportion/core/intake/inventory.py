@@ -1,7 +1,7 @@
 """Check reported devices against the catalogue and the last report.
 
-Invariant: an honest node always passes: an unknown model has a generous limit, a reboot or one
-device more is not suspicious, and a larger change is believed when reported again."""
+Invariant: an honest node passes: an unknown model has a generous limit, a reboot or one device more
+is not suspicious, and a larger change is believed when reported again."""
 
 import re
 from functools import lru_cache

@@ -4,7 +4,7 @@ A share counts as the part of the device's memory that it has. An event dated be
 gets the predecessor's time. Invariant: the parts of a device add up to one device, or to what is
 allocated if a report offers less than that."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -125,7 +125,7 @@ class Account:
 
     def _recount(self, pods: Iterable[PodState]) -> None:
         for pod in pods:
-            before, after = self._held.get(pod.uid, ()), self._holds(pod)
+            before, after = self._held.get(pod.uid, ()), tuple(self._holds(pod))
             if before == after:
                 continue
             for sign, all_held in ((-1, before), (1, after)):
@@ -139,18 +139,16 @@ class Account:
             else:
                 self._held.pop(pod.uid, None)
 
-    def _holds(self, pod: PodState) -> tuple[_Held, ...]:
+    def _holds(self, pod: PodState) -> Iterator[_Held]:
         placed = pod.placement
         if placed is None or pod.uid not in self._state.pods:
-            return ()
+            return
         node = self._state.nodes[placed.node]
         row = self._by.row_of(self._state, pod, placed.node)
-        found = []
         for share in placed.shares:
             device = node.by_id[share.device].device
             cards = card_part(device, share.memory_mib, share.cores)
-            found.append(_Held((row, device.model), node.name, device.id, cards, share.memory_mib))
-        return tuple(found)
+            yield _Held((row, device.model), node.name, device.id, cards, share.memory_mib)
 
     def _count_device(self, node: NodeState, device: DeviceState | None, device_id: str) -> None:
         of_node = self._rest.setdefault(node.name, {})

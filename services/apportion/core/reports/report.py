@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from apportion.core.answers.reads import fields_of
 from apportion.core.ledger.moments import HOUR, text_of
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import IdleAnswer, IdleRow, IdleShare, ReportAnswer, ReportRow
@@ -124,13 +125,8 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
         shares=tuple(
             IdleShare(
                 key=each.row,
-                namespace=each.namespace,
                 pod=each.name,
-                uid=each.uid,
-                container=each.container,
-                node=each.node,
-                device=each.device,
-                model=each.model,
+                **fields_of(each, "namespace uid container device model node"),
                 start=text_of(each.start),
                 end=text_of(each.end),
                 hours=round((each.end - each.start) / HOUR, DIGITS),

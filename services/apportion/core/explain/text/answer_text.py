@@ -1,7 +1,6 @@
 """Make the sentences of answers from their other fields.
 
-Invariant: answers are the only input, so a tenant's sentences, made after redaction, reveal nothing
-more than the fields."""
+Invariant: a tenant's sentences are made after redaction, so they reveal no more than the fields."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -134,28 +133,24 @@ def differing(changes: Sequence[ManifestChange]) -> list[str]:
 
 def planned_with_text(pod: PlannedPod) -> PlannedPod:
     """Add the cause and the sentence, also without the pod's name."""
-    pod = structs.replace(pod, cause=_planned_cause(pod))
+    refused, cause = pod.refused, pod.awaits
+    if pod.outcome == "unchanged":
+        cause = f"{pod.phase} on {pod.node}"
+        if pod.differs:
+            wanted = "; ".join(differing(pod.differs))
+            cause += f"; the manifest asks for something else: {wanted}"
+        failed = failed_words(pod.failed_devices)
+        cause += f". It cannot rely on what it holds: {failed}" if failed else ""
+        cause += consequences(pod.unready, pod.phase, pod.failed_devices)
+    elif refused is not None:
+        cause = refused.text + (f". {refused.spared}" if refused.spared else "")
+    pod = structs.replace(pod, cause=cause)
     text, waits = _planned(pod), ""
     if pod.pending_since:
         whose = "in place of the one that" if pod.replaces else "which"
         waits = f", {whose} waits since revision {pod.pending_since},"
     sentence = f"{pod.namespace}/{pod.name}{waits} {text}"
     return structs.replace(pod, text=text, sentence=sentence)
-
-
-def _planned_cause(pod: PlannedPod) -> str:
-    refused = pod.refused
-    if pod.outcome == "unchanged":
-        said = f"{pod.phase} on {pod.node}"
-        if pod.differs:
-            wanted = "; ".join(differing(pod.differs))
-            said += f"; the manifest asks for something else: {wanted}"
-        failed = failed_words(pod.failed_devices)
-        said += f". It cannot rely on what it holds: {failed}" if failed else ""
-        return said + consequences(pod.unready, pod.phase, pod.failed_devices)
-    if refused is None:
-        return pod.awaits
-    return refused.text + (f". {refused.spared}" if refused.spared else "")
 
 
 def _planned(pod: PlannedPod) -> str:

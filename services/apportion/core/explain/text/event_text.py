@@ -23,9 +23,7 @@ SHAPES_MAX = 4_096  # pods whose requests are remembered, because a refusal usua
 
 
 class Line(NamedTuple):
-    """One event: its sentence is `parts`, then `clauses` joined by semicolons.
-
-    The first `own` parts name the pod and repeat the event's type."""
+    """One event: `parts`, then `clauses` joined by semicolons; `own` parts name its pod."""
 
     parts: tuple[str | Part, ...]
     own: int = 0
@@ -41,11 +39,10 @@ Pod = tuple[str | Part, ...]  # how a line names its pod: by name, or by uid if 
 
 
 class Teller:
-    """Describes events in order, and remembers pod names.
+    """Describes events in order, and remembers the newest `NAMES_MAX` pod names.
 
-    Most events identify a pod only by uid. It remembers the newest `NAMES_MAX` names, and calls
-    `find` for others. If a pod ends after its name was reused, as after a drain, the line calls it
-    `the one before`."""
+    Most events identify a pod only by uid; `find` returns other names. If a pod ends after its name
+    was reused, as after a drain, the line calls it `the one before`."""
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}

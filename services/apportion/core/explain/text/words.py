@@ -1,9 +1,8 @@
 """Describe refusals: the only place that turns codes and amounts into sentences.
 
-Command line, gateway, Kubernetes events and logs use these texts, so they agree. Descriptors of
-codes are in `placement/feasibility`; amounts have the resource's Kubernetes unit. Invariants: a
-text contains no number that is not in the refusal. What blocks the pod on every node is stated
-once, whatever nodes lack. Constraints that a pod does not have are not mentioned."""
+Descriptors of codes are in `placement/feasibility`; amounts have the resource's Kubernetes unit.
+Invariants: a text contains no number that is not in the refusal. What blocks the pod on every node
+is stated once, whatever nodes lack."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
@@ -188,9 +187,7 @@ def device_words(device: str) -> str:
 
 
 def phrase(code: RefusalCode, *, never: bool = False) -> str:
-    """Return the cause, as in `not enough memory free on the device`.
-
-    `never`: for a node or device that is empty."""
+    """Return the cause, as in `not enough memory free on the device`."""
     known = cause_of(code)
     return (never and known.when_empty) or known.phrase
 
@@ -198,9 +195,7 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
-    """Return what would unblock it, as in `the pods on the device end`.
-
-    `never`: if nothing that ends or recovers would help."""
+    """Return what would unblock it; `never` if nothing that ends would help."""
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
@@ -222,9 +217,7 @@ def missing(miss: NearMiss) -> str:
 
 
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
-    """Return the cause as text, with the pod's own requirement if `shape` is known.
-
-    `never`: what nodes and devices lack when empty."""
+    """Return the cause, with the pod's own requirement if `shape` is known."""
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
@@ -275,9 +268,7 @@ def refusal(
 def refusal_causes(
     refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
 ) -> Causes:
-    """Return the refusal's number of nodes, causes with counts, and nearest miss.
-
-    `short` is for lists and names only the first cause. `never`: it is about empty nodes."""
+    """Return the nodes, causes and nearest miss of a refusal; `short` is for lists."""
     near = joined(nearest(refused.nearest[0], shape)) if refused.nearest and not short else ""
     most = 1 if short else CAUSES_NAMED
     return _causes(refused, shape, near, most=most, never=never)
@@ -463,9 +454,7 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
 
 
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return the victim, the beneficiary, and the disruption budgets it exceeds.
-
-    `in_vain`: the beneficiary is gone."""
+    """Return victim, beneficiary (gone if `in_vain`) and exceeded disruption budgets."""
     return (
         f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
         f"{evicted.node}{evicted_for(evicted, in_vain=in_vain)}"
