@@ -173,9 +173,9 @@ class Side(Answer, frozen=True, omit_defaults=True):
 class DiffRow(Answer, frozen=True):
     """One object that differs, the event that changed it, and its author.
 
-    `what` names the aspect that changed. `before` and `after` are `was` and `now` as text;
-    `sentence` is built as in `LogRow`. `revision` is 0 if the event is unknown. `cause` is why a
-    pod lost its node: the pod it was evicted for, or who drained what, and why."""
+    `what` is the aspect that changed. `before` and `after` are `was` and `now` as text; `sentence`
+    is built as in `LogRow`. `revision` is 0 if the event is unknown. `cause` is why a pod lost its
+    node."""
 
     name: Names[str]
     what: Everyone[str]

@@ -1,7 +1,6 @@
 """The answer to "what if": pods that fit, move, are evicted or stay pending.
 
-Invariant: it contains only what the engine decided on a copy of the state; the ledger has none of
-it."""
+Invariant: it contains only what the engine decided on a copy of the state."""
 
 from typing import Literal
 
@@ -80,16 +79,14 @@ class PlannedPod(Answer, frozen=True):
 
     `placed` is set if it fits or keeps its node, otherwise `refused`, which for `never` says what
     an empty fleet lacks. `pending_since` is the revision since which a pod of this name is pending,
-    or 0. `without` is the outcome without the plan's changes, empty if the plan has none. `evicts`
-    names the pods evicted for it. `ahead` counts pending pods with an earlier turn; the first of
-    them are in the answer's `waiting`.
-
-    `sentence` is made from the other fields; `text` is the same without the pod's name. `cause` is
-    why it is not placed, or a note about the node it keeps, made from `phase`, `differs`,
-    `failed_devices` and `unready`. `awaits` is why an unrefused pod is pending. Pods of a list with
-    the same cause share a `line`, counted from 1. `replaces`: the pending pod of this name has
-    another spec. `evicted`: is being evicted already. `ends`: would be evicted and not resubmitted.
-    `while_cordoned` are the drained nodes and devices that alone could take it."""
+    or 0. `without` is the outcome without the plan's changes, empty if the plan has none. `ahead`
+    counts pending pods with an earlier turn. `sentence` is made from the other fields; `text` is
+    the same without the pod's name. `cause` is why it is not placed, or a note about the node it
+    keeps, made from `phase`, `differs`, `failed_devices` and `unready`. `awaits` is why an
+    unrefused pod is pending. Pods of a list with the same cause share a `line`, counted from 1.
+    `replaces`: the pending pod of this name has another spec. `evicted`: is being evicted already.
+    `ends`: would be evicted and not resubmitted. `while_cordoned` are the drained nodes and devices
+    that alone could take it."""
 
     namespace: Namespace
     name: str
@@ -149,16 +146,13 @@ class PlanAnswer(Answer, frozen=True):
 
     `outcome` is the worst of them. `pods` are those of the manifest. `moved` are on a lost node or
     device and count as resubmitted, even if the manifest contains them. `helped` are pending and
-    would be placed. `evicted` would be evicted, each listed once. `waiting` are the first pods that
-    stay pending, in queue order.
-
-    `before` is the cluster without the plan; if the plan has changes, after all decisions that are
-    possible without them, so not the state at `revision`. `after` is the cluster with the plan.
-    `when` is what is known about when pending pods start. `problems` are rejected documents with
-    field, value and fix. `warnings` are names and amounts that are probably unintended.
-    `passed_over` names documents that are neither workloads nor limits. `summary` is the sentence
-    without gangs that a drain would move whole: those are `moved_whole`, with `moved_along` pods
-    elsewhere."""
+    would be placed. `evicted` are each listed once. `waiting` are the first pods that stay pending,
+    in queue order. `before` is the cluster without the plan; for a plan with changes, after all
+    decisions that are possible without them. `after` is the cluster with the plan. `when` is what
+    is known about when pending pods start. `problems` are rejected documents with field, value and
+    fix. `warnings` are names and amounts that are probably unintended. `passed_over` names
+    documents that are neither workloads nor limits. `summary` is the sentence without gangs that a
+    drain would move whole: those are `moved_whole`, with `moved_along` pods elsewhere."""
 
     revision: Everyone[int]
     outcome: Everyone[Outcome]
@@ -184,10 +178,9 @@ class PlanAnswer(Answer, frozen=True):
 class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of `POST /api/v1/plan`; at least one field must be set.
 
-    `manifest` is YAML or JSON text. `files` maps a name, used in error messages, to such text.
-    `lose` and `drain` list nodes and devices, by id or unique prefix; drained pods move one by one,
-    as with `apportion drain`. `add` is like `4x8xH100-80GB`: four nodes of eight. `policy` applies
-    to nodes and devices."""
+    `manifest` is YAML or JSON text; `files` are more of these, by names for error messages. `lose`
+    and `drain` list nodes and devices, by id or unique prefix; drained pods move one by one, as
+    with `apportion drain`. `add` is like `4x8xH100-80GB`: four nodes of eight."""
 
     manifest: str = ""
     files: dict[str, str] = {}

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+import apportion_schemas as schemas
 from apportion.core.answers.visibility import (
     EachItem,
     Everyone,
@@ -23,17 +24,6 @@ from apportion.core.answers.visibility import (
     Readers,
     Rule,
     Seen,
-)
-from apportion_schemas import (
-    Ask,
-    Configuration,
-    MigInstance,
-    PodEvicted,
-    PodRejected,
-    PolicyChanged,
-    RefusalCode,
-    Score,
-    Share,
 )
 
 T = TypeVar("T")
@@ -58,9 +48,8 @@ class ErrorAnswer(Answer, frozen=True):
     """Why a request failed: the error, the parameter at fault, and the fix.
 
     `code` is set for errors that programs tell apart: `unknown-device`, `ambiguous-device`,
-    `unknown-path` (not an endpoint of this gateway) and `no-prices` (no price file). If `error`
-    begins with the field's name, `rest` is the remainder, for clients that name the field
-    differently."""
+    `unknown-path` (not an endpoint of this gateway) and `no-prices` (no price file). `rest` is the
+    error without the field's name, if it begins with that."""
 
     error: People[str]
     field: Everyone[str] = ""
@@ -72,8 +61,7 @@ class ErrorAnswer(Answer, frozen=True):
 class RevisionAnswer(Answer, frozen=True):
     """The revision to which the gateway has folded.
 
-    `frozen` is why no pod can be placed or started: a key of `FREEZES` in `health.py`, empty if
-    nothing prevents it or if the answer is about the past."""
+    `frozen` is a key of `FREEZES` in `health.py`, empty if pods can be placed or in the past."""
 
     revision: Everyone[int]
     time: Everyone[str] = ""
@@ -86,7 +74,7 @@ class SummaryAnswer(Answer, frozen=True):
     Memory is that of all present devices. `refused_events` are events that no reader applies."""
 
     revision: Everyone[int]
-    policy: Everyone[PolicyChanged]
+    policy: Everyone[schemas.PolicyChanged]
     phases: Everyone[dict[str, int]] = {}
     nodes: Everyone[int] = 0
     nodes_ready: Everyone[int] = 0
@@ -103,7 +91,7 @@ class ConfigurationAnswer(Answer, frozen=True):
 
     revision: Everyone[int]
     configuration_revision: Everyone[int]
-    configuration: Configuration
+    configuration: schemas.Configuration
     time: Everyone[str] = ""
 
 
@@ -117,18 +105,15 @@ class FailedDevice(Answer, frozen=True):
 
 
 class PodAnswer(Answer, frozen=True):
-    """One live pod.
+    """One live pod; one that cannot be read has the phase `rejected`, and no revisions.
 
-    `reasons` counts nodes per cause while the pod is refused, the easiest to solve first. `cause`
-    describes the one of most nodes that can change, or the limit that blocks the pod; without
-    reasons, the gate, gang or scheduler it waits for.
-
-    A pod that cannot be read has the phase `rejected`, no revisions, and an error in `rejection`.
-    `never`: would not fit even on an empty fleet. `spec` is a digest of asks, labels, gang and
-    queue: equal for equal manifests. `evicted_for` is the `namespace/name` for which it is being
-    evicted; `room_on` the node where pods are or were evicted for it. `unready` is why its node is
-    not ready, so that its status is unknown. `cpu_milli` and `memory_mib` are requests to the node,
-    in addition to devices."""
+    `reasons` counts nodes per cause while it is refused, the easiest to solve first. `cause`
+    describes the one of most nodes that can change, or the limit, gate, gang or scheduler that
+    blocks it. `never`: would not fit even on an empty fleet. `spec` is a digest, equal for equal
+    manifests. `evicted_for` is the `namespace/name` for which it is being evicted; `room_on` the
+    node where pods are or were evicted for it. `unready` is why its node is not ready, so that its
+    status is unknown. `cpu_milli` and `memory_mib` are requests to the node, in addition to
+    devices."""
 
     namespace: Namespace
     name: str
@@ -141,15 +126,15 @@ class PodAnswer(Answer, frozen=True):
     group: str = ""
     owner: str = ""
     attempt: Everyone[int] = 1
-    asks: tuple[Ask, ...] = ()
+    asks: tuple[schemas.Ask, ...] = ()
     node: Everyone[str] = ""
-    shares: Everyone[tuple[Share, ...]] = ()
+    shares: Everyone[tuple[schemas.Share, ...]] = ()
     placed_revision: Everyone[int] = 0
     placed_time: Everyone[str] = ""
     bound_revision: Everyone[int] = 0
     allocated_revision: Everyone[int] = 0
     refused_revision: Everyone[int] = 0
-    reasons: dict[RefusalCode, int] = {}
+    reasons: dict[schemas.RefusalCode, int] = {}
     cause: str = ""
     never: bool = False
     last_failure: People[str] = ""
@@ -202,12 +187,11 @@ class ClosedDevice(Answer, frozen=True):
 class NodeAnswer(Answer, frozen=True):
     """One node. Used amounts are the requests of the pods placed there.
 
-    `cordons` are those in the ledger, `unschedulable` is Kubernetes' flag, and `cordon` is made
-    from both. `silent` is when the agent was found silent, empty while it reports; a silent node is
-    not ready. `devices_open` counts devices that can take something new: none if the node is
-    cordoned or not ready. `closed` are devices that failed or are cordoned themselves. `refused` is
-    the last refused report, until a report is accepted. `of_kubernetes`: the node comes from an API
-    server, so its pods are ended by Kubernetes."""
+    `cordon` is made from `cordons` and Kubernetes' `unschedulable`. `silent` is when the agent was
+    found silent, empty while it reports; a silent node is not ready. `devices_open` counts devices
+    that can take something new: none if the node is cordoned or not ready. `closed` are devices
+    that failed or are cordoned themselves. `refused` is the last refused report, until one is
+    accepted. `of_kubernetes`: it comes from an API server, so its pods are ended by Kubernetes."""
 
     node: Everyone[str]
     ready: Everyone[bool]
@@ -242,17 +226,17 @@ class Holder(Answer, frozen=True):
     container: str
     memory_mib: Everyone[int]
     cores: Everyone[int]
-    instance: Everyone[MigInstance | None] = None
+    instance: Everyone[schemas.MigInstance | None] = None
     template: Everyone[str | None] = None
 
 
 class DeviceAnswer(Answer, frozen=True):
     """One device and its pods. `cores` is percent for a GPU and AI cores for an NPU.
 
-    In MIG mode cores are meaningless, as each instance has its own; `slots_free` is then the
-    maximum number of further instances. `healthy` is the last report, which may be out of date if
-    the node is not ready; `node_silent` is when its agent was found silent. `cordon` is made from
-    the device's cordons, `node_cordon` from those of the node and of Kubernetes."""
+    In MIG mode each instance has its own cores, and `slots_free` is the maximum number of further
+    instances. `healthy` is the last report, which may be out of date if the node is not ready;
+    `node_silent` is when its agent was found silent. `cordon` is made from `cordons`, `node_cordon`
+    from those of the node and of Kubernetes."""
 
     device: Everyone[str]
     node: Everyone[str]
@@ -291,8 +275,8 @@ class PlacementAnswer(Answer, frozen=True):
     attempt: Everyone[int]
     placed_revision: Everyone[int]
     placed_time: Everyone[str]
-    score: Everyone[Score]
-    shares: Everyone[tuple[Share, ...]] = ()
+    score: Everyone[schemas.Score]
+    shares: Everyone[tuple[schemas.Share, ...]] = ()
     bound_revision: Everyone[int] = 0
     allocated_revision: Everyone[int] = 0
 
@@ -415,11 +399,11 @@ class CauseRow(Answer, frozen=True):
     """One cause of a refusal: number of nodes, description, and what unblocks it.
 
     `unblocked_by` is made from `command`, `cure`, the first `holders` of a limit, and the first
-    that are `cordoned`. `cordoned_more` counts the others; None if there may be more than were
-    searched. `people` is `cordoned` as text. `off_offer`: something that would fit is cordoned,
-    failed or away. `is_limit`: a limit refuses the pod on every node."""
+    that are `cordoned`, which are `people` as text. `cordoned_more` counts the others; None if
+    unknown. `off_offer`: something that would fit is cordoned, failed or away. `is_limit`: a limit
+    refuses the pod on every node."""
 
-    code: RefusalCode
+    code: schemas.RefusalCode
     words: str
     nodes: int
     unblocked_by: Made[str] = ""
@@ -440,7 +424,7 @@ class MissRow(Answer, frozen=True):
     `held_by` are the first of the `holders`: pods that use devices there and block the pod."""
 
     node: str
-    code: RefusalCode
+    code: schemas.RefusalCode
     words: str
     device: str = ""
     needed: int = 0
@@ -456,13 +440,12 @@ class WhyRefused(Answer, frozen=True):
     """Why no node fits; `revision` is the event since which these causes apply.
 
     `nearest` are nodes that could take the pod once other pods end. `never`: there is no such node,
-    and `nearest` lack least. `unbelieved` are nodes that might fit if the reports of their agents
-    were not refused. `since` was cordoned, failed or went away after that event; `since_more`
-    counts further cordons, and `since_text` describes both. `spared` is why no pod is evicted.
-    `limit` is the limit that blocks the pod on every node. `reason` is that limit, or the first
-    cause and the nearest node, for a client that shows one; `reason_parts` are its parts, with node
-    names marked, and the first says so if the pod can never fit. `text` has all causes in one
-    sentence, without `never`."""
+    and `nearest` lack least. `unbelieved` might fit if the reports of their agents were not
+    refused. `since` was cordoned, failed or went away after that event; `since_more` counts further
+    cordons, and `since_text` describes both. `spared` is why no pod is evicted. `limit` blocks the
+    pod on every node. `reason` is that limit, or the first cause and the nearest node;
+    `reason_parts` has node names marked, and begins with "never" if it applies. `text` has all
+    causes, without `never`."""
 
     revision: Everyone[int]
     nodes: int
@@ -492,7 +475,7 @@ class RunnerUp(Answer, frozen=True):
 class HeldShare(Answer, frozen=True):
     """A share, and the index and model of its device."""
 
-    share: Everyone[Share]
+    share: Everyone[schemas.Share]
     index: Everyone[int] = -1
     model: Everyone[str] = ""
 
@@ -507,7 +490,7 @@ class WhyPlaced(Answer, frozen=True):
     revision: Everyone[int]
     time: Everyone[str]
     attempt: Everyone[int]
-    score: Everyone[Score]
+    score: Everyone[schemas.Score]
     runners_up: tuple[RunnerUp, ...] = ()
     fitting: int = 0
     nodes: int = 0
@@ -537,7 +520,7 @@ class WhyWaiting(Answer, frozen=True):
 
 
 class PodEnd(Answer, frozen=True):
-    """The end of a pod that is explained as of `before_revision`, just before it.
+    """The end of a pod, which is explained as of `before_revision`, just before it.
 
     `phase` and `failed_before` are those of that revision."""
 
@@ -559,7 +542,7 @@ class Eviction(Answer, frozen=True):
     node: Everyone[str]
     beneficiary: Names[str]
     sentence: Made[str] = ""
-    event: OrNone[PodEvicted | None] = None
+    event: OrNone[schemas.PodEvicted | None] = None
 
 
 class End(Answer, frozen=True):
@@ -603,13 +586,11 @@ class Why(Answer, frozen=True):
     is an error in its manifest, which must be corrected first. `evicted` is its own eviction;
     `evicted_in_vain`: the pod it makes room for is gone. `evicts` are evictions for this pod,
     `leaving` their `namespace/name`, and `room_on` their node. `failed_devices` are in use by it,
-    or failed after it used them. `unready` is why its node is not ready. `of_kubernetes`: evicted
-    pods are ended by an API server.
-
-    An ended pod has the phase `ended`; the rest is as just before its end, see `end`. `cause` is
-    what a refused pod waits for, as the sentence without name and duration; `awaits` is the same
-    for a pod that no scheduler has seen. `chooser` and `gates` are as submitted. `evictions` and
-    `breaches` (newest first) need the past: they are set for a point in time or an ended pod."""
+    or failed after that. `unready` is why its node is not ready. `of_kubernetes`: evicted pods are
+    ended by an API server. An ended pod has the phase `ended`; the rest is as just before its
+    `end`. `cause` is what a refused pod waits for, without name and duration; `awaits` is the same
+    for a pod that no scheduler has seen. `evictions` and `breaches` (newest first) are set for a
+    point in time or an ended pod."""
 
     revision: Everyone[int]
     namespace: Namespace
@@ -628,10 +609,10 @@ class Why(Answer, frozen=True):
     refused: Everyone[WhyRefused | None] = None
     waiting: WhyWaiting | None = None
     held_back: WhyHeldBack | None = None
-    rejected: PodRejected | None = None
-    evicted: PodEvicted | None = None
+    rejected: schemas.PodRejected | None = None
+    evicted: schemas.PodEvicted | None = None
     evicted_in_vain: bool = False
-    evicts: OwnItems[tuple[PodEvicted, ...]] = ()
+    evicts: OwnItems[tuple[schemas.PodEvicted, ...]] = ()
     leaving: Names[tuple[str, ...]] = ()
     room_on: str = ""
     end: PodEnd | None = None
@@ -648,9 +629,8 @@ class QueuedPod(Answer, frozen=True):
     """One pod in the queue. `position` is among all pending pods.
 
     `missing` is what the node `nearest` lacks. `nominated` is the node where pods are evicted for
-    it, `leaving` how many still have to end, `leaving_names` their names, and `room` a sentence
-    about it; empty if no pod is evicted for it. `sentence` is why it is pending; empty until a
-    scheduler has seen it."""
+    it, `leaving` how many still have to end, and `room` a sentence about it, if any. `sentence` is
+    why it is pending; empty until a scheduler has seen it."""
 
     position: Everyone[int]
     namespace: Namespace
@@ -685,7 +665,7 @@ class Line(Answer, frozen=True):
     oldest_revision: Everyone[int]
     oldest_time: Everyone[str]
     lasting: Everyone[bool] = False
-    asks: Everyone[tuple[Ask, ...]] = ()
+    asks: Everyone[tuple[schemas.Ask, ...]] = ()
     wishes: Everyone[tuple[str, ...]] = ()
     whose: Namespace = ""
     queue: OrEmpty[str] = ""
@@ -701,9 +681,8 @@ class Line(Answer, frozen=True):
 class LinesAnswer(Answer, frozen=True):
     """All groups of pending pods, and their totals.
 
-    A group has the position of its first pod. `gated` pods wait until their gates are removed, and
-    `rejected` ones cannot be read; neither is in a group. `making_room` counts pending pods for
-    which others are being evicted."""
+    `gated` pods wait until their gates are removed, and `rejected` ones cannot be read; neither is
+    in a group. `making_room` counts pending pods for which others are being evicted."""
 
     revision: Everyone[int]
     pods: Everyone[int]

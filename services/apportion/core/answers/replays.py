@@ -33,9 +33,9 @@ class Measured(Answer, frozen=True):
     `arrived` counts pods to place, including those pending at the start; `placed` were placed
     before the end, `unplaced` were still pending. `gpu_hours` is the fleet's capacity,
     `gpu_hours_used` what pods used of it, `gpu_hours_waited` what pending pods requested. Waits are
-    seconds from submission (or the start) to the first placement, or to the end.
-    `fragmented_percent` is the mean part of the fleet that is idle on partly used devices.
-    `devices_peak` is the most devices in use at once, in whole or in part."""
+    seconds to the first placement, or to the end. `fragmented_percent` is the mean idle part of the
+    fleet on partly used devices. `devices_peak` is the most devices in use at once, in whole or in
+    part."""
 
     arrived: int
     placed: int

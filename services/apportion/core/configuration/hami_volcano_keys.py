@@ -35,11 +35,6 @@ _NUMA: Final = Key(
     "off is how it is here", (False,), "remove it, and annotate pods with nvidia.com/numa-bind"
 )
 _LOG: Final = Key("it is a log level of the container's library")
-_RUNTIME: Final = Key(
-    "no runtime class is what pods get here",
-    ("",),
-    "remove it, and set runtimeClassName in the pod",
-)
 _NVIDIA: Final = {
     "passDeviceSpecs": Key("it is about how a device plugin hands out a card"),
     "libCudaLogLevel": _LOG,
@@ -48,7 +43,11 @@ _NVIDIA: Final = {
         ("default", "disable"),
         "write default or disable, and set GPU_CORE_UTILIZATION_POLICY in the container",
     ),
-    "runtimeClassName": _RUNTIME,
+    "runtimeClassName": Key(
+        "no runtime class is what pods get here",
+        ("",),
+        "remove it, and set runtimeClassName in the pod",
+    ),
     "preConfiguredDeviceMemory": _MEMORY,
     "enableNumaTopology": _NUMA,
 }

@@ -390,8 +390,7 @@ def _bring_back(cluster: ClusterFacts) -> str:
     """Return the fix for silent agents, the likeliest first.
 
     One agent simulates many nodes, and `simulate lose` stops them one by one. If none of them
-    reports, the agent itself has probably stopped; if real nodes are silent too, the cause is
-    unknown."""
+    reports, the agent itself has probably stopped."""
     start = (
         "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
         "status` on the node); the node takes pods by itself once it is heard"

@@ -14,11 +14,10 @@ class LedgerFacts(Struct, frozen=True, kw_only=True):
     """The ledger's server and its stream, as a client sees them.
 
     `oldest` names the server versions that this build needs. `drifted` describes wrong settings of
-    the stream; `lost_records` are missing between its first and last. `lagging` are servers of the
-    cluster without the complete stream. `skews` are those of this machine and of the latest
-    writers. `missing` are subjects that this user needs but may not use; None if that is unknown.
-    `sync_always` and the store sizes come from the server's monitoring port only. Ages are by the
-    server's clock."""
+    the stream; `lost_records` are missing from it. `lagging` are servers without the complete
+    stream. `skews` are those of this machine and of the latest writers. `missing` are subjects that
+    this user needs but may not use; None if unknown. `sync_always` and the store sizes come from
+    the server's monitoring port only. Ages are by the server's clock."""
 
     user: str
     server: str
@@ -93,11 +92,11 @@ class Cordoned(Struct, frozen=True):
 class ClusterFacts(Struct, frozen=True, kw_only=True):
     """Facts about nodes and agents from a fold.
 
-    `simulated` are silent simulated nodes; `simulated_nodes` counts all simulated ones. `refused`
-    are nodes with the cause for which an intake refused their report. `without_agent` have GPUs or
-    NPUs in Kubernetes, but no agent reports them; `without_node` are reported, but not nodes of the
-    cluster. `drivers` are nodes by driver version. `late_events` are those of `refused_events` that
-    were written while the pod ended; `last_refusal` is the newest of the others."""
+    `simulated` are silent simulated nodes, of `simulated_nodes` in all. `refused` are nodes with
+    the cause for which an intake refused their report. `without_agent` have GPUs or NPUs in
+    Kubernetes, but no agent reports them; `without_node` are reported, but not nodes of the
+    cluster. `drivers` are nodes by driver version. Of `refused_events`, `late_events` were written
+    while the pod ended; `last_refusal` is the newest of the others."""
 
     revision: int
     nodes: int = 0
@@ -152,11 +151,10 @@ class PriceFacts(Struct, frozen=True, kw_only=True):
 
 
 class KubeFacts(Struct, frozen=True, kw_only=True):
-    """The API server, as one user sees it.
+    """The API server, as one user sees it; `problem` is why it does not answer.
 
-    `problem` is why it does not answer; `denied` is what the services need and this user may not
-    do. `webhook` is empty if none is configured, else `ready` or an error; None if the user may not
-    read it."""
+    `denied` is what the services need and this user may not do. `webhook` is empty if none is
+    configured, else `ready` or an error; None if the user may not read it."""
 
     url: str
     version: str = ""

@@ -22,7 +22,7 @@ from apportion.core.explain.text.words import LASTING
 from apportion.core.explain.views import gang_answer
 from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.state import Phase, PodState, State, queue_of
-from apportion_schemas import PodRefused, RefusalCode
+from apportion_schemas import RefusalCode
 
 PODS_SHOWN: Final = 20  # pods of a group in an answer, unless more are requested
 LINES_SHOWN: Final = 100  # groups in an answer, in queue order
@@ -165,12 +165,10 @@ def _explained(explainer: Explainer, pod: PodState) -> Explained | None:
 def _lasts(explained: Explained | None) -> bool:
     if explained is None:
         return False
-    return explained.never or bool(explained.limit) or lasting(explained.refused)
-
-
-def lasting(refusal: PodRefused) -> bool:
-    """Return True if every node is unsuitable, so that waiting does not help."""
-    return bool(refusal.reasons) and refusal.nodes > 0 and refusal.reasons.keys() <= LASTING
+    refused = explained.refused
+    # Every node is unsuitable in itself, so that waiting does not help.
+    unsuitable = bool(refused.reasons) and refused.nodes > 0 and refused.reasons.keys() <= LASTING
+    return explained.never or bool(explained.limit) or unsuitable
 
 
 def _queued(state: State, explainer: Explainer, position: int, pod: PodState) -> reads.QueuedPod:

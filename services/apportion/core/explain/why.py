@@ -137,14 +137,14 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     that none ever could. The text ends with pods that preemption rules spare."""
     room, shape = Room(state), pod.submitted.shape
     if not of_one_sort(room, state, pod):
-        return whose(refused, None) + words.event(refused)
+        return whose(refused, None) + words.event_causes(refused).sentence
     possible = room.possible(pod, refused)
     if possible or not refused.nearest:
-        said = words.event(structs.replace(refused, nearest=possible), shape)
+        said = words.event_causes(structs.replace(refused, nearest=possible), shape).sentence
         near = (state.nodes[miss.node] for miss in possible)
         spared = spared_words(state, pod, room, nodes=near)
         return f"{said}. {spared}" if spared else said
-    return words.event(refused, shape, even_when_empty=True)
+    return words.event_causes(refused, shape, even_when_empty=True).sentence
 
 
 def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlaced:

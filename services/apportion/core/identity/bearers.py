@@ -38,10 +38,9 @@ class Bearer(msgspec.Struct, frozen=True):
 def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
     """Return our services' accounts, named like their roles, and those of `more`.
 
-    Entries of `more` are `NAMESPACE/NAME=ROLE`. Pod names are unique within a namespace only. So
-    names from other namespaces get the namespace and `_` as a prefix, which no Kubernetes name
-    contains: otherwise a pod elsewhere could take the name of one of ours, read its replies and
-    change its consumers. Raises `InvalidIdentity`."""
+    Entries of `more` are `NAMESPACE/NAME=ROLE`. Names of pods elsewhere get their namespace and `_`
+    as a prefix, which no Kubernetes name contains: otherwise such a pod could take the name of one
+    of ours, read its replies and change its consumers. Raises `InvalidIdentity`."""
     accounts = {(namespace, name): Given(name) for name in BY_NAME if name not in OFFLINE}
     for text in more:
         where, _, role = text.partition("=")

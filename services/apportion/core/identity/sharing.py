@@ -120,9 +120,9 @@ def _takes(account: str) -> Iterator[str]:
 def _said(account: str) -> Iterable[str]:
     """Return the broadcasts of an account, and the events that its roles write.
 
-    They are exported from the account that sends them, and from no other, so that a subscriber gets
-    each once, on any server of a cluster. Messages that an account receives as a service, as the
-    ledger receives events, are not exported as a stream by its server."""
+    They are exported only from the account that sends them, so that a subscriber gets each once, on
+    any server of a cluster. What an account receives as a service, as the ledger receives events,
+    its server does not export as a stream."""
     said = (*_SAID, f"{SUBJECTS}.")
     sent = (subject for role in ROLES if role.account == account for subject in _sent(role))
     return dict.fromkeys(subject for subject in sent if subject.startswith(said))

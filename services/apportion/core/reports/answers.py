@@ -38,9 +38,8 @@ class ReportRow(Answer, frozen=True):
 class ReportAnswer(Answer, frozen=True):
     """What was granted, used and paid for in a period, as of a revision.
 
-    `rows` with the most hours come first. `steps` are in order of time, empty unless requested.
-    Without a price for the `unpriced` models, the report has no cost. `begins` is the start of the
-    ledger, if it is after `from`."""
+    `rows` with the most hours come first. `steps` are in order of time. There is no cost if models
+    are `unpriced`. `begins` is the start of the ledger, if it is after `from`."""
 
     revision: Everyone[int]
     report: Everyone[str]

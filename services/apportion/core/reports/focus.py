@@ -1,8 +1,7 @@
 """Write a report as FOCUS 1.0, the FinOps Open Cost and Usage Specification.
 
-One record is what one row used of one model in one charge period. There are no discounts, so the
-four costs are equal. Invariant: every record has all mandatory columns, empty only where the
-specification allows null."""
+One record is what one row used of one model in one charge period. Invariant: every record has all
+mandatory columns, empty only where the specification allows null."""
 
 from collections.abc import Iterator
 from decimal import Decimal

@@ -23,11 +23,8 @@ def escaped_json(data: bytes) -> bytes:
     r"""Return the same JSON document, with DEL and unprintable non-ASCII escaped."""
     if data.isascii() and b"\x7f" not in data:
         return data
-    return _BEYOND_ASCII.sub(_escape, data.decode()).encode()
-
-
-def _escape(found: re.Match[str]) -> str:
-    char = found[0]
-    if char.isprintable():
-        return char
-    return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
+    text = _BEYOND_ASCII.sub(
+        lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1],
+        data.decode(),
+    )
+    return text.replace("\x7f", "\\u007f").encode()

@@ -274,11 +274,6 @@ def refusal_causes(
     return _causes(refused, shape, near, most=most, never=never)
 
 
-def event(refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False) -> str:
-    """Return the sentence of `event_causes`."""
-    return event_causes(refused, shape, even_when_empty=even_when_empty).sentence
-
-
 def event_causes(
     refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False
 ) -> Causes:
