@@ -226,7 +226,7 @@ def _with_people(
 
 
 def cordon_answers(cordons: Iterable[Cordon]) -> tuple[reads.CordonAnswer, ...]:
-    """Return cordons as answers."""
+    """Convert the cordons of a node or device into answers."""
     return tuple(
         reads.CordonAnswer(**fields_of(each, "by reason time revision")) for each in cordons
     )

@@ -132,7 +132,7 @@ def placement_answer(pod: PodState) -> reads.PlacementAnswer:
 
 
 def node_answer(node: NodeState) -> reads.NodeAnswer:
-    """Return one node."""
+    """Return one node with usage, cordons and closed devices."""
     host, report = node.host, node.refused
     present = [device for device in node.devices if device.present]
     answer = reads.NodeAnswer(

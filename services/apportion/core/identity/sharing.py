@@ -157,7 +157,7 @@ def _services(giver: str) -> dict[str, list[str]]:
             asked = (each for each in _sent(role) if not each.startswith(nowhere))
             for each in asked:
                 request = _WHOLE_API if each.startswith(_API) else each
-                answered = [
+                answered: list[tuple[str, str]] = [
                     (other.account, subject)
                     for other in ROLES
                     if other.answering or ANSWERS_BESIDE in other.sends

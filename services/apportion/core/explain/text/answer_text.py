@@ -96,7 +96,7 @@ def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
 
 
 def eviction_with_text(eviction: reads.Eviction) -> reads.Eviction:
-    """Add the sentence."""
+    """Add the sentence about victim and beneficiary."""
     if eviction.event is None:
         return eviction
     return structs.replace(eviction, sentence=words.eviction(eviction.event))
@@ -174,12 +174,12 @@ def _planned(pod: PlannedPod) -> str:
 
 
 def log_with_text(row: LogRow) -> LogRow:
-    """Add the sentence."""
+    """Add the sentence, made from parts and clauses."""
     return structs.replace(row, sentence=joined(row.parts) + "; ".join(row.clauses))
 
 
 def mark_with_text(row: MarkRow) -> MarkRow:
-    """Add the sentence."""
+    """Add the sentence, made from the parts."""
     return structs.replace(row, sentence=joined(row.parts))
 
 
