@@ -1,4 +1,4 @@
-"""Fold and decide, and nothing else.
+"""The pure part of Apportion: fold events and decide.
 
-Pure and synchronous: no I/O, no clock, no randomness, no logging. The same log gives the same state
-and the same decision on any machine."""
+Invariant: synchronous, without I/O, clock, randomness or logging. The same log gives the same state
+and the same decisions on any machine."""

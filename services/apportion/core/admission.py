@@ -1,13 +1,7 @@
-"""Admission, pure: `admit` is the whole of what the webhook decides; the service `admission` calls
-it over the wire. It takes one request about one pod and says what becomes of it.
+"""Decide about pods for the admission webhook.
 
-In order: our own annotations are nobody's to write; what is labelled to be skipped and what another
-scheduler places is left alone; a pod that asks for a device and names no scheduler gets ours; a pod
-that we, or an extended kube-scheduler, will place is read as the watcher will read it, and is
-rejected where that fails; what it leaves out is filled in.
-
-Invariant: a pod that is no business of ours goes through, whatever it holds; and unchanged, but for
-GPUs that are hidden from it where the configuration says so."""
+Invariant: a pod that is not ours is rejected only for one of our annotations, and changed only to
+hide GPUs from it, if `overwriteEnv` is set."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -29,8 +23,8 @@ from apportion.core.workloads.schedulers import Chooser, SchedulerNames
 from apportion_schemas import Ask
 
 IGNORE = "ignore"
+# With the value `ignore`; on a namespace, the webhook's selector applies them
 SKIP_LABELS = ("hami.io/webhook", "apportion.dev/webhook")
-"""With the value `ignore`, on a pod; on a namespace the webhook's selector minds them."""
 CREATE, UPDATE = "CREATE", "UPDATE"
 _NAMELESS = "pod"
 
@@ -38,9 +32,7 @@ Patch = dict[str, Any]
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """What pods are judged by. `scheduler` is the name that is filled in; `writer` is the one user
-    who may write our annotations. `overwrite_env` and `disable_core_limit` are the keys of the
-    configuration."""
+    """The settings for admission; only the user `writer` may write our annotations."""
 
     config: ManifestConfig = ManifestConfig()
     names: SchedulerNames = SchedulerNames()
@@ -51,7 +43,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """One request: `pod` and `before` are documents; `namespace` and `user` are the request's."""
+    """One admission request. `pod` and `before` are raw documents."""
 
     operation: str
     pod: Any
@@ -61,20 +53,20 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Admitted(Struct, frozen=True):
-    """The pod goes through, with these JSON patches (RFC 6902); `why` names the case."""
+    """The pod is admitted with these JSON patches (RFC 6902); `why` names the case."""
 
     why: str
     patches: tuple[dict[str, Any], ...] = ()
 
 
 class Rejected(Struct, frozen=True):
-    """The pod does not go through; the error names the field, the value and the fix."""
+    """The pod is rejected; the error names the field, the value and the fix."""
 
     error: ManifestError
 
 
 def admit(asked: Asked, rules: Rules) -> Admitted | Rejected:
-    """What becomes of the request."""
+    """Decide about one admission request."""
     try:
         if asked.operation == CREATE:
             return _created(asked, rules)
@@ -86,12 +78,10 @@ def admit(asked: Asked, rules: Rules) -> Admitted | Rejected:
 
 
 def _refuse_own(before: Any, after: Any, when: str = "") -> None:
-    """Refuse a pod in which one of our annotations is added, rewritten or removed.
+    """Reject a change to one of our annotations. Raises `ManifestError`.
 
-    They say what a pod holds, so a person could mislead others with them. Invariant: a pod is never
-    created with one, and only our binder's account changes one.
-
-    Raises ManifestError: names the annotation."""
+    They record what a pod has been allocated, so a user could mislead other components with them.
+    Invariant: no pod is created with one, and only the binder's account changes them."""
     was, now = (
         {
             key: value
@@ -128,7 +118,7 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
     )
     if chooser is not Chooser.US and not asks:
         return Admitted("no device", tuple(_hidden(spec, rules)))
-    # The pod as the watcher will see it, with a stand-in for a name that is yet to be made.
+    # The pod as the watcher will see it; a name that is generated later gets a stand-in.
     name = metadata.get("name") or str(metadata.get("generateName") or "").rstrip("-.") or _NAMELESS
     metadata = {**metadata, "name": name, "namespace": asked.namespace}
     document = {**asked.pod, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
@@ -136,11 +126,11 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
         document = devices_only(document)
     clean = cleaned(document)
     (draft,) = read_document(clean, rules.config).pods
-    # A kube-scheduler gets no slots: it may miss them where others plug in.
+    # kube-scheduler would look for the slot resource, which nodes with other plugins lack.
     slots = chooser is not Chooser.EXTENDED
     patches = [*_filled(clean, draft, rules.config.dialects, slots=slots), *_hidden(spec, rules)]
     if rules.disable_core_limit:
-        # Containers that ask for GPUs use any cores that are free, unless they say otherwise.
+        # Containers with GPUs may use any free cores unless their manifest sets a policy.
         names = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
         for base, container in _containers(spec):
             if container.get("name") in names:
@@ -151,23 +141,22 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
     return Admitted("taken" if takes else "read", tuple(patches))
 
 
-# What the environment of containers says of GPUs: `overwriteEnv` and `disableCoreLimit`.
+# Environment variables for GPUs: `overwriteEnv` and `disableCoreLimit`.
 #
-# A container runtime that is NVIDIA's by default shows all GPUs of the node to a container that
-# asks for none, unless `NVIDIA_VISIBLE_DEVICES` says otherwise; HAMi-core holds a container to
-# its cores unless `GPU_CORE_UTILIZATION_POLICY` does. Invariant: a container that may do anything
-# anyhow, or that gets its GPUs in a way that is not ours, is left as it is.
+# If NVIDIA's container runtime is the default, a container that requests no GPU sees all GPUs of
+# the node unless `NVIDIA_VISIBLE_DEVICES` is set. HAMi-core limits the cores of a container unless
+# `GPU_CORE_UTILIZATION_POLICY` is set. Invariant: privileged containers, and those that get GPUs
+# from NVIDIA's plugin or a ResourceClaim, are not changed.
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 NOTHING: Final = "none"
 CORES: Final = "GPU_CORE_UTILIZATION_POLICY"
 UNLIMITED: Final = "disable"
-_FOREIGN: Final = "nvidia.com/"
-"""Resources of NVIDIA's own plugin; a container that asks for one has GPUs of it."""
+_FOREIGN: Final = "nvidia.com/"  # resources of NVIDIA's own device plugin
 
 
 def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
-    """Hides the node's GPUs from containers that ask for none, whatever they themselves say."""
+    """Hide the node's GPUs from containers that request none, whatever they set."""
     ours, dialects = claimed(rules.config.dialects), rules.config.dialects
     for base, container in _containers(spec) if rules.overwrite_env else ():
         resources = part(container, "resources")
@@ -206,19 +195,19 @@ def _set(
             yield {"op": "replace", "path": f"{base}/env/{at}", "value": entry}
 
 
-# What is filled in where a container leaves it out: HAMi's admission defaults.
+# Amounts that containers leave out: HAMi's admission defaults.
 #
-# The amounts are those that reading the container gives (`defaultGPUNum`, `defaultMem`,
-# `defaultCores`), so a device plugin that only sees resources sees what was decided on. A pod in
-# the plain names alone is left as it is: another amount beside them would make it a pod of
-# another dialect. A container whose dialect counts no devices gets a slot, so that its kubelet
-# asks the agent about it. Invariant: a pod that is filled in reads to the same asks as before.
+# They are the amounts that the scheduler reads (`defaultGPUNum`, `defaultMem`, `defaultCores`), so
+# a device plugin that sees only resources agrees with it. A pod in plain `nvidia.com/gpu` style is
+# left alone, because another amount would put it into another dialect. A container whose dialect
+# counts no devices gets a slot, so that the kubelet calls the agent. Invariant: a patched pod has
+# the same asks as before.
 
 
 def _filled(
     clean: dict[str, Any], draft: PodDraft, config: DialectConfig, *, slots: bool
 ) -> Iterator[Patch]:
-    """JSON patches that add the amounts which containers lack; `slots` among them, or not."""
+    """Return patches that add missing amounts, and `SLOT` if `slots`."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(draft.dialect)
     wanted = {ask.container: ask for ask in _asks(draft)}
     for container in containers_of(typed(clean, kube.Pod).spec, "spec"):
@@ -236,7 +225,7 @@ def _filled(
                 added[names.cores] = ask.cores
         elif slots and said.isdisjoint(count_names(config)):
             added[SLOT] = 1
-        # The container names a resource, so it has `resources`.
+        # `resources` exists, because the container names a resource.
         base = "/" + container.field.replace("[", "/").replace("]", "").replace(".", "/")
         path, amounts = f"{base}/resources/limits", {key: str(n) for key, n in added.items()}
         if amounts and not container.limits:
@@ -248,5 +237,5 @@ def _filled(
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """Of all containers, also such as take no devices of their own; of each its own is the last."""
+    """The asks of all containers; a container's own ask comes after borrowed ones."""
     return (*joined(draft.shape.asks), *draft.borrowing)

@@ -1,4 +1,4 @@
-"""Known names that are like one that nothing has."""
+"""Find known names that are similar to an unknown one, for suggestions."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -6,13 +6,12 @@ from difflib import SequenceMatcher, get_close_matches
 from typing import Final
 
 OFFERED_MAX: Final = 3
-ALIKE: Final = 0.6
-"""From nothing in common, 0, to the same, 1."""
+ALIKE: Final = 0.6  # 0: nothing in common; 1: equal
 _LOOK_ALIKE: Final = str.maketrans("oil", "011")
 
 
 def look(name: str) -> str:
-    """The name without case; letters that look like digits are taken for these."""
+    """Return the name in lower case, with digits for letters that look like them."""
     return name.lower().translate(_LOOK_ALIKE)
 
 
@@ -24,7 +23,7 @@ def near(
     most: int = OFFERED_MAX,
     seen_as: Callable[[str], str] = look,
 ) -> list[str]:
-    """At most so many known names that are at least so much like it, the nearest first."""
+    """Return at most `most` known names that are similar to `name`, best first."""
 
     def as_written(each: str) -> int:
         return sum(one == other for one, other in zip(name, each, strict=False))
@@ -37,7 +36,7 @@ def near(
 
 
 def nearest(name: str, known: Iterable[str], *, alike: float) -> list[str]:
-    """All known names that are as much like it as any other, by exact letters, in order."""
+    """Return all known names that are most similar to `name` by exact letters."""
     found = near(name, known, alike=alike, most=8, seen_as=str)
     likeness = {each: SequenceMatcher(None, each, name).ratio() for each in found}
     return sorted(each for each in found if likeness[each] == max(likeness.values()))

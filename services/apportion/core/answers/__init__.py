@@ -1,1 +1,1 @@
-"""The answers of the read side, as structs: what the gateway sends and the command line reads."""
+"""The answers of the read API: the gateway sends them, the command line reads them."""

@@ -1,4 +1,4 @@
-"""What the gateway says of who asks it, and takes of who acts through it."""
+"""Login, cordon and uncordon: request bodies and answers."""
 
 from typing import Annotated
 
@@ -8,10 +8,10 @@ from apportion.core.answers.reads import Answer
 
 
 class MeAnswer(Answer, frozen=True):
-    """Who asks. Without a `login` nobody is known, and everybody reads everything.
+    """The client and its rights. Without a `login`, every client may read everything.
 
-    `all`: he reads all that the ledger says, and else what is of his namespaces; `doctor`: he sees
-    the doctor; `cordons`: he may take nodes off offer, and put them back."""
+    `all`: may read every namespace, otherwise only its own. `doctor`: may run the doctor.
+    `cordons`: may cordon and uncordon nodes."""
 
     login: bool
     name: str = ""
@@ -27,15 +27,16 @@ class LoginRequest(Answer, frozen=True, forbid_unknown_fields=True):
 
 
 class CordonRequest(Answer, frozen=True, forbid_unknown_fields=True):
-    """The body of a cordon, which needs a reason, or of an uncordon: `of` is whose reason to lift,
-    his own where nobody is named."""
+    """The body of a cordon, which needs a reason, or of an uncordon.
+
+    `of` is the user whose cordon is lifted; it defaults to the caller."""
 
     reason: Annotated[str, Meta(max_length=1024)] = ""
     of: Annotated[str, Meta(max_length=253)] = ""
 
 
 class ActAnswer(Answer, frozen=True):
-    """What was appended: which event of what, at which revision, and by whom."""
+    """The event that was appended: its revision, type, target and author."""
 
     revision: int
     event: str

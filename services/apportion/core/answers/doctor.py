@@ -1,19 +1,17 @@
-"""The answer of the doctor: one row for each check, as gateway and command line tell it."""
+"""The doctor's answer: one row per check."""
 
 from typing import Literal
 
 from apportion.core.answers.reads import Answer, Part
 
+# `soon`: works, but needs attention. `unknown`: hidden by another check that is broken
 CheckState = Literal["ok", "soon", "unknown", "broken"]
-"""`soon`: nothing fails today, and it should not stay so. `unknown`: another check is broken, and
-hides it.
-"""
 
 
 class CheckAnswer(Answer, frozen=True):
-    """One check: its state, what was found, what to do unless it is ok, and where to read on.
+    """One check: its state, the finding, the fix unless it is ok, and a link.
 
-    `parts` are those of `words`: a node in it is one of its own."""
+    `parts` are the parts of `words`, with node names marked."""
 
     id: str
     state: CheckState
@@ -24,7 +22,7 @@ class CheckAnswer(Answer, frozen=True):
 
 
 class DoctorAnswer(Answer, frozen=True):
-    """All checks of which the facts are known, in the order of their table."""
+    """The checks whose facts are known, in the order of the checks' table."""
 
     revision: int
     checks: tuple[CheckAnswer, ...] = ()

@@ -1,7 +1,4 @@
-"""Answers about the past: what a moment means, what happened, who held what, what changed.
-
-They stand beside `reads` and keep its rules: one definition for gateway and command line, amounts
-with their unit, and the revision as of which each is."""
+"""Answers about the past: timeline, log, history, allocations and differences."""
 
 from typing import Final
 
@@ -22,19 +19,18 @@ from apportion.core.answers.visibility import (
 )
 from apportion_schemas import Share
 
-READY: Final = "ready"
-"""The state of a node that takes pods."""
+READY: Final = "ready"  # the state of a node that takes pods
 
 
 class MomentAnswer(Answer, frozen=True):
-    """The newest event at or before a moment, and when it was."""
+    """The newest event at or before a point in time, and its time."""
 
     revision: Everyone[int]
     time: Everyone[str]
 
 
 class Bin(Answer, frozen=True):
-    """What happened in a span of time, by type of event; no revisions where nothing did."""
+    """Counts of events by type in a span of time; revisions are 0 if there were none."""
 
     from_time: Everyone[str]
     to_time: Everyone[str]
@@ -44,8 +40,7 @@ class Bin(Answer, frozen=True):
 
 
 class MarkRow(Answer, frozen=True):
-    """An event that people look for on a line of time; `type` as in `Bin.counts`, and `sentence` is
-    that of `parts`."""
+    """A notable event; `type` is as in `Bin.counts`, `sentence` the joined `parts`."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -56,7 +51,7 @@ class MarkRow(Answer, frozen=True):
 
 
 class TimelineAnswer(Answer, frozen=True):
-    """The whole ledger at a glance: from when to when, how much in each bin, and the marks."""
+    """The ledger as a timeline: its span, event counts per bin, and notable events."""
 
     revision: Everyone[int]
     first_revision: Everyone[int]
@@ -67,14 +62,13 @@ class TimelineAnswer(Answer, frozen=True):
 
 
 class LogRow(Answer, frozen=True):
-    """One event in words, and the facts of which they are made.
+    """One event as a sentence, and the facts behind it.
 
-    `type` is empty where no build reads it. The sentence is that of `parts`, in which names are
-    told apart, and then `clauses` with semicolons between them; `own` parts at the front name the
-    pod that it is about, and say what its type says. `namespaces` are those that it is about, none
-    where it is about the cluster; an empty one is that of something of which nobody knows whose it
-    is. Of the health of a device `healthy` and `reason` say what it became; `priority` is that of a
-    pod that is evicted."""
+    `type` is empty if this build does not know the event. `sentence` is `parts`, in which names are
+    marked, followed by `clauses` joined by semicolons. The first `own` parts name the pod and
+    repeat the type. `namespaces` are those that the event concerns: none for a cluster event, an
+    empty one if the owner is unknown. `healthy` and `reason` are the new health of a device;
+    `priority` is that of an evicted pod."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -92,7 +86,7 @@ class LogRow(Answer, frozen=True):
 
 
 class LogPage(Answer, frozen=True):
-    """Events, the newest first; older ones go on behind `continue`, which is empty at the end."""
+    """Events, newest first. `continue` leads to older ones; empty on the last page."""
 
     revision: Everyone[int]
     items: Everyone[tuple[LogRow, ...]]
@@ -100,19 +94,18 @@ class LogPage(Answer, frozen=True):
 
 
 class LogEntry(Answer, frozen=True):
-    """One event as it stands in the ledger; `event` is None where its bytes are no JSON."""
+    """One event as it is in the ledger; `event` is None if its bytes are not JSON."""
 
     revision: Everyone[int]
     row: Everyone[LogRow]
     event: Raw | None = None
 
 
-HistoryRow = LogRow
-"""One fact of the story of a pod, a node or a device."""
+HistoryRow = LogRow  # one fact in the history of a pod, a node or a device
 
 
 class HistoryPage(Answer, frozen=True):
-    """A story, the oldest fact first. `uids` are the pods that had the name, the newest first."""
+    """A history, oldest first. `uids` are the pods that had the name, newest first."""
 
     revision: Everyone[int]
     items: Everyone[tuple[HistoryRow, ...]]
@@ -121,23 +114,21 @@ class HistoryPage(Answer, frozen=True):
 
 
 class PodName(Answer, frozen=True):
-    """What a pod is called, or was."""
+    """The name of a pod that exists or existed."""
 
     namespace: Namespace
     name: str
 
 
 class PodNames(Answer, frozen=True):
-    """The namespaces where a pod of one name is or was, in order."""
+    """The namespaces in which a pod of this name exists or existed, in order."""
 
     revision: Everyone[int]
     items: OwnItems[tuple[PodName, ...]]
 
 
 class WhoRow(Answer, frozen=True):
-    """One share and who held it, from the decision that gave it until it was freed.
-
-    `to_revision` is 0 while it is held."""
+    """One share and its pod; `to_revision` is 0 while it is allocated."""
 
     namespace: Namespace
     pod: str
@@ -155,7 +146,7 @@ class WhoRow(Answer, frozen=True):
 
 
 class WhoPage(Answer, frozen=True):
-    """Who held a device, or what of a node, from `since` to `revision`, by decisions."""
+    """The pods with shares of a device or node from `since` to `revision`."""
 
     revision: Everyone[int]
     since: Everyone[int]
@@ -165,11 +156,11 @@ class WhoPage(Answer, frozen=True):
 
 
 class Side(Answer, frozen=True, omit_defaults=True):
-    """What of one thing was, or is; nothing where all is empty.
+    """One side of a difference; all fields are empty if the object did not exist.
 
-    `state` is a code, and `reason` why a device failed, or why it or its node was cordoned. A node
-    that joined has so many `cards`. A placement has a `node` and `shares`; a limit, a setting and
-    the policy have a `value`."""
+    `state` is a code. `reason` is why a device failed, or why it or its node was cordoned. `cards`
+    is the device count of a node that joined. Placements have `node` and `shares`; limits, settings
+    and the policy have `value`."""
 
     state: Everyone[str] = ""
     reason: People[str] = ""
@@ -180,12 +171,11 @@ class Side(Answer, frozen=True, omit_defaults=True):
 
 
 class DiffRow(Answer, frozen=True):
-    """What of one thing was, and is; by which event, and who is behind it.
+    """One object that differs, the event that changed it, and its author.
 
-    `what` is the side of it that changed; `before` and `after` are made from `was` and `now`, and
-    `sentence` is that of `parts` and `clauses`, as in a `LogRow`. `revision` is 0 where no event is
-    known. `cause` is why a pod lost its place, as its end gave it: for whom it was evicted, or who
-    drained what, and why."""
+    `what` is the aspect that changed. `before` and `after` are `was` and `now` as text; `sentence`
+    is built as in `LogRow`. `revision` is 0 if the event is unknown. `cause` is why a pod lost its
+    node."""
 
     name: Names[str]
     what: Everyone[str]
@@ -203,7 +193,7 @@ class DiffRow(Answer, frozen=True):
 
 
 class DiffAnswer(Answer, frozen=True):
-    """What differs between two moments; `more` counts the rows of a list that are not shown."""
+    """Differences between two points in time; `more` counts rows that were cut."""
 
     revision: Everyone[int]
     begin: Everyone[MomentAnswer] = field(name="from")

@@ -1,7 +1,6 @@
-"""The answer to "what if": what of a plan fits, who moves, who goes, and who waits.
+"""The answer to "what if": pods that fit, move, are evicted or stay pending.
 
-Structs as in `reads`, with the same rules. Invariant: an answer says only what the engine decided
-over a copy of the state; nothing of it is in the ledger."""
+Invariant: it contains only what the engine decided on a copy of the state."""
 
 from typing import Literal
 
@@ -9,13 +8,12 @@ from apportion.core.answers.reads import Answer, ErrorAnswer, FailedDevice, WhyP
 from apportion.core.answers.visibility import Everyone, Made, Names, Namespace, OrNone, People
 from apportion_schemas import PodEvicted
 
+# `not-now`: stays pending. `never`: fits no empty node. `unchanged`: keeps its node
 Outcome = Literal["fits", "not-now", "never", "unchanged"]
-"""What becomes of a pod: `fits`; `not-now`, it would wait; `never`, no node of the fleet could
-take it even if all were empty; `unchanged`, it has a place already and keeps it."""
 
 
 class Beside(Answer, frozen=True):
-    """Another pod on a device that the planned one would share."""
+    """Another pod on a device that the planned pod would share."""
 
     namespace: Namespace
     pod: str
@@ -25,7 +23,7 @@ class Beside(Answer, frozen=True):
 
 
 class Leaving(Answer, frozen=True):
-    """A pod that would be evicted, and for whom; `to` is where it would go then, if anywhere."""
+    """A pod that would be evicted, and the beneficiary; `to` is its next node, if any."""
 
     namespace: Namespace
     pod: str
@@ -37,10 +35,10 @@ class Leaving(Answer, frozen=True):
 
 
 class PlanChange(Answer, frozen=True):
-    """One thing that would be otherwise, and `words` for it.
+    """One change of the plan, and its description.
 
-    What is lost or drained is a `node`, or a `device` of it. `value` is what was written of nodes
-    that are added, or the policy. A limit is a `queue`, or a `quota` with its namespace."""
+    `value` is the specification of added nodes, or the policy. A limit is a `queue`, or a `quota`
+    with its namespace."""
 
     kind: Everyone[Literal["lose", "drain", "add", "policy", "limit"]]
     node: Everyone[str] = ""
@@ -52,7 +50,7 @@ class PlanChange(Answer, frozen=True):
 
 
 class ManifestChange(Answer, frozen=True):
-    """What a manifest asks for otherwise than its live pod did: the field, and both values."""
+    """A field in which a manifest differs from its live pod, with both values."""
 
     path: str
     was: str
@@ -60,11 +58,10 @@ class ManifestChange(Answer, frozen=True):
 
 
 class Ahead(Answer, frozen=True):
-    """A pod that waits and whose turn comes first, with what it waits for.
+    """A pending pod whose turn comes first, and the reason why it is pending.
 
-    Those of one priority that would wait for the same have one `line`, counted from 1, and `alike`
-    counts all of them, those that are not named too. `cause` is `lead`, then `clauses` with
-    semicolons between them."""
+    Pods of one priority with the same reason share a `line`, counted from 1; `alike` counts all of
+    them, listed or not. `cause` is `lead`, then `clauses`, joined by semicolons."""
 
     namespace: Namespace
     pod: str
@@ -78,21 +75,18 @@ class Ahead(Answer, frozen=True):
 
 
 class PlannedPod(Answer, frozen=True):
-    """What would become of one pod. `was` is the node that it has now, where it has one.
+    """The outcome for one pod. `was` is its current node, if it has one.
 
-    `placed` if it fits or keeps its place, `refused` if not: why, and for one that never fits what
-    an empty fleet lacks. `pending_since` is the revision since which a pod of its name waits, or 0.
-    `without` is the outcome without the changes, and empty where the plan has none. `evicts` are
-    the names of the pods that would go for it. `ahead` counts the pods that would still wait and
-    have their turn before it; the first of them are in the answer's `waiting`.
-
-    `sentence` is made from the other fields: `text`, without the pod's name, says it with `cause`,
-    which is why it is not placed, or what is to be said of the place that it keeps: `phase`, what
-    `differs` in the manifest, `failed_devices` and `unready` of its node. `awaits` is for what a
-    pod waits that was not refused. Of one list, those that wait for the same have one `line`,
-    counted from 1. `replaces`: the pod that waits asks for something else. `evicted`: it is to
-    leave already; `ends`: it would be evicted, and comes not again. `while_cordoned` are the
-    drained nodes and devices that alone could hold it."""
+    `placed` is set if it fits or keeps its node, otherwise `refused`, which for `never` says what
+    an empty fleet lacks. `pending_since` is the revision since which a pod of this name is pending,
+    or 0. `without` is the outcome without the plan's changes, empty if the plan has none. `ahead`
+    counts pending pods with an earlier turn. `sentence` is made from the other fields; `text` is
+    the same without the pod's name. `cause` is why it is not placed, or a note about the node it
+    keeps, made from `phase`, `differs`, `failed_devices` and `unready`. `awaits` is why an
+    unrefused pod is pending. Pods of a list with the same cause share a `line`, counted from 1.
+    `replaces`: the pending pod of this name has another spec. `evicted`: is being evicted already.
+    `ends`: would be evicted and not resubmitted. `while_cordoned` are the drained nodes and devices
+    that alone could take it."""
 
     namespace: Namespace
     name: str
@@ -125,11 +119,10 @@ class PlannedPod(Answer, frozen=True):
 
 
 class Totals(Answer, frozen=True):
-    """The cluster in a few numbers, once all is decided that can be.
+    """Cluster totals after all possible decisions.
 
-    `devices` that are there; `devices_used` hold at least one share, and `devices_broken` are
-    unhealthy or of a node that is not ready, whether they hold one or not; memory is of all these
-    devices."""
+    `devices_used` have at least one share. `devices_broken` are unhealthy or on a node that is not
+    ready, used or not. Memory is that of all present devices."""
 
     nodes: Everyone[int]
     devices: Everyone[int]
@@ -142,27 +135,24 @@ class Totals(Answer, frozen=True):
 
 
 class MixedGang(Answer, frozen=True):
-    """A gang whose pods hold devices of different models: how many pods hold some of each."""
+    """A gang with devices of different models: the number of pods per model."""
 
     group: Names[str]
     models: Everyone[dict[str, int]]
 
 
 class PlanAnswer(Answer, frozen=True):
-    """What would happen, as of `revision`: a sentence, then the pods that it is about.
+    """The outcome of a plan as of `revision`: a sentence, then the pods it concerns.
 
-    `outcome` is the worst of them. `changes` are the wishes. `pods` are those of the manifest;
-    `moved` held a place on a node or device that is lost, and are taken as submitted again, also
-    where they are of the manifest; `helped` wait now and would have a place. `evicted` have a place
-    now and would go for others, each once. `waiting` are the first that would wait then, in the
-    order of their turns. `before` is the cluster without the plan, of a plan with changes once all
-    is decided that can be without them, so not what it holds at `revision`; `after` is the cluster
-    with the plan. `when`: for pods that would wait, what is known of how long. `problems` are
-    documents that were refused, with field, value and fix; `warnings` are names and amounts in the
-    others that are probably not meant so; `passed_over` are documents that are neither workloads
-    nor limits, by name. `mixed_gangs` are those of the pods that it is about which would be on
-    devices of different models. `summary` is the sentence without the gangs that a drain would move
-    whole, which are `moved_whole`, with the number of their pods elsewhere."""
+    `outcome` is the worst of them. `pods` are those of the manifest. `moved` are on a lost node or
+    device and count as resubmitted, even if the manifest contains them. `helped` are pending and
+    would be placed. `evicted` are each listed once. `waiting` are the first pods that stay pending,
+    in queue order. `before` is the cluster without the plan; for a plan with changes, after all
+    decisions that are possible without them. `after` is the cluster with the plan. `when` is what
+    is known about when pending pods start. `problems` are rejected documents with field, value and
+    fix. `warnings` are names and amounts that are probably unintended. `passed_over` names
+    documents that are neither workloads nor limits. `summary` is the sentence without gangs that a
+    drain would move whole: those are `moved_whole`, with `moved_along` pods elsewhere."""
 
     revision: Everyone[int]
     outcome: Everyone[Outcome]
@@ -186,12 +176,11 @@ class PlanAnswer(Answer, frozen=True):
 
 
 class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The body of `POST /api/v1/plan`: at least one of its fields is to say something.
+    """The body of `POST /api/v1/plan`; at least one field must be set.
 
-    `manifest` is YAML or JSON text, and so is each of `files`, by the name under which problems are
-    told; `lose` names nodes and devices, of which enough of the id will do, and so does `drain`,
-    whose pods are moved one by one as `apportion drain` does it; `add` is as in `4x8xH100-80GB`,
-    four nodes of eight; `policy` is for nodes and devices alike."""
+    `manifest` is YAML or JSON text; `files` are more of these, by names for error messages. `lose`
+    and `drain` list nodes and devices, by id or unique prefix; drained pods move one by one, as
+    with `apportion drain`. `add` is like `4x8xH100-80GB`: four nodes of eight."""
 
     manifest: str = ""
     files: dict[str, str] = {}
@@ -202,7 +191,7 @@ class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class PlanProgress(Answer, frozen=True):
-    """How far a plan is: the step in words, and pods decided of those there are to decide."""
+    """Progress of a plan: the current step, and how many pods are decided."""
 
     step: Everyone[str]
     done: Everyone[int]
@@ -210,9 +199,9 @@ class PlanProgress(Answer, frozen=True):
 
 
 class PlanLine(Answer, frozen=True, omit_defaults=True):
-    """One line for who wants to hear how far a plan is: a progress, or last the answer or error.
+    """One line of a streamed plan: progress, and at the end the answer or an error.
 
-    `status` is that of HTTP, which has none left once the first line is sent."""
+    `status` is the HTTP status, which cannot be changed once the first line is sent."""
 
     progress: PlanProgress | None = None
     answer: PlanAnswer | None = None

@@ -1,10 +1,8 @@
-"""The answers of the read side, as structs: what the gateway sends and the command line reads.
+"""The answers of the read API: the gateway sends them, the command line reads them.
 
-One definition serves both, so they cannot disagree. Every answer says as of which revision it is.
-Amounts carry their unit in the field's name. Every field is always there, so that a script need not
-ask; only events that stand inside an answer (asks, shares, scores) leave out their defaults.
-
-Invariant: an answer holds nothing that the state does not say, except `RevisionAnswer.frozen`."""
+Every answer has its revision, units are in field names, and every field is always present; only
+events inside an answer (asks, shares, scores) omit defaults. Invariant: an answer contains only
+what the state contains, except `RevisionAnswer.frozen`."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -12,6 +10,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+import apportion_schemas as schemas
 from apportion.core.answers.visibility import (
     EachItem,
     Everyone,
@@ -26,17 +25,6 @@ from apportion.core.answers.visibility import (
     Rule,
     Seen,
 )
-from apportion_schemas import (
-    Ask,
-    Configuration,
-    MigInstance,
-    PodEvicted,
-    PodRejected,
-    PolicyChanged,
-    RefusalCode,
-    Score,
-    Share,
-)
 
 T = TypeVar("T")
 UNKNOWN_DEVICE: Final = "unknown-device"
@@ -46,26 +34,22 @@ NO_PRICES: Final = "no-prices"
 
 
 def fields_of(source: object, names: str) -> dict[str, Any]:
-    """These attributes of the source, for a struct that has them by the same names.
+    """Return these attributes of `source`, for a struct with the same field names.
 
-    It takes some microseconds, so answers of which there are thousands name their fields."""
+    Takes a few microseconds, so answers that occur by the thousand name their fields."""
     return {name: getattr(source, name) for name in names.split()}
 
 
 class Answer(Struct, frozen=True):
-    """What all parts of an answer have in common.
-
-    `time`, where an answer has it, is that of its revision if a moment was asked for, else empty.
-    """
+    """Base of all answers; `time` is set only if a point in time was requested."""
 
 
 class ErrorAnswer(Answer, frozen=True):
-    """Why a request was not answered: what is wrong, in which parameter, and what to do.
+    """Why a request failed: the error, the parameter at fault, and the fix.
 
-    `code` names errors that programs tell apart: `unknown-device`, `ambiguous-device`,
-    `unknown-path` (this gateway has no such question) and `no-prices` (it has no price file). Where
-    the error begins with the field, `rest` is what follows, for clients that call the field
-    otherwise."""
+    `code` is set for errors that programs tell apart: `unknown-device`, `ambiguous-device`,
+    `unknown-path` (not an endpoint of this gateway) and `no-prices` (no price file). `rest` is the
+    error without the field's name, if it begins with that."""
 
     error: People[str]
     field: Everyone[str] = ""
@@ -75,10 +59,9 @@ class ErrorAnswer(Answer, frozen=True):
 
 
 class RevisionAnswer(Answer, frozen=True):
-    """How far the gateway has folded.
+    """The revision to which the gateway has folded.
 
-    `frozen` is why no pod can be placed or started now: a key of `FREEZES` in `health.py`, or empty
-    if nothing prevents it. It is empty for a moment of the past."""
+    `frozen` is a key of `FREEZES` in `health.py`, empty if pods can be placed or in the past."""
 
     revision: Everyone[int]
     time: Everyone[str] = ""
@@ -86,12 +69,12 @@ class RevisionAnswer(Answer, frozen=True):
 
 
 class SummaryAnswer(Answer, frozen=True):
-    """The cluster at a glance. Phases count pods; a pending pod with a refusal is `refused`.
+    """The cluster at a glance. Phases count pods; a refused pending pod is `refused`.
 
-    Memory is that of the devices that are there; `refused_events` no reader applies."""
+    Memory is that of all present devices. `refused_events` are events that no reader applies."""
 
     revision: Everyone[int]
-    policy: Everyone[PolicyChanged]
+    policy: Everyone[schemas.PolicyChanged]
     phases: Everyone[dict[str, int]] = {}
     nodes: Everyone[int] = 0
     nodes_ready: Everyone[int] = 0
@@ -104,18 +87,16 @@ class SummaryAnswer(Answer, frozen=True):
 
 
 class ConfigurationAnswer(Answer, frozen=True):
-    """The document that every service obeys, and since which revision; 0 if none was applied."""
+    """The current configuration and the revision that set it; 0 if none was applied."""
 
     revision: Everyone[int]
     configuration_revision: Everyone[int]
-    configuration: Configuration
+    configuration: schemas.Configuration
     time: Everyone[str] = ""
 
 
 class FailedDevice(Answer, frozen=True):
-    """A device that a pod holds and that is no good, with the reason.
-
-    `revision` and `time` are of the event since which it is, where that was looked for."""
+    """A failed device that a pod uses; `revision` and `time` if they were looked up."""
 
     device: Everyone[str]
     reason: People[str]
@@ -124,16 +105,15 @@ class FailedDevice(Answer, frozen=True):
 
 
 class PodAnswer(Answer, frozen=True):
-    """One live pod. `reasons` counts nodes per cause while the pod is refused, the nearest cause
-    first; `cause` is in words that of most nodes that can change, or the limit that keeps the pod
-    out; without reasons it is a gate, its gang or another scheduler for which it waits.
+    """One live pod; one that cannot be read has the phase `rejected`, and no revisions.
 
-    A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
-    `never`: no node could hold it with nothing there. `spec` is a digest of what it asks for, its
-    labels, gang and queue: equal for equal manifests. `evicted_for` is the `namespace/name` of the
-    pod for which it is to go, while it has not gone; `room_on` the node where room is made for it,
-    or was. `unready` is why the node that it has is not ready, in words, so that nobody knows
-    whether it runs. `cpu_milli` and `memory_mib` are what it asks of its node beside devices."""
+    `reasons` counts nodes per cause while it is refused, the easiest to solve first. `cause`
+    describes the one of most nodes that can change, or the limit, gate, gang or scheduler that
+    blocks it. `never`: would not fit even on an empty fleet. `spec` is a digest, equal for equal
+    manifests. `evicted_for` is the `namespace/name` for which it is being evicted; `room_on` the
+    node where pods are or were evicted for it. `unready` is why its node is not ready, so that its
+    status is unknown. `cpu_milli` and `memory_mib` are requests to the node, in addition to
+    devices."""
 
     namespace: Namespace
     name: str
@@ -146,15 +126,15 @@ class PodAnswer(Answer, frozen=True):
     group: str = ""
     owner: str = ""
     attempt: Everyone[int] = 1
-    asks: tuple[Ask, ...] = ()
+    asks: tuple[schemas.Ask, ...] = ()
     node: Everyone[str] = ""
-    shares: Everyone[tuple[Share, ...]] = ()
+    shares: Everyone[tuple[schemas.Share, ...]] = ()
     placed_revision: Everyone[int] = 0
     placed_time: Everyone[str] = ""
     bound_revision: Everyone[int] = 0
     allocated_revision: Everyone[int] = 0
     refused_revision: Everyone[int] = 0
-    reasons: dict[RefusalCode, int] = {}
+    reasons: dict[schemas.RefusalCode, int] = {}
     cause: str = ""
     never: bool = False
     last_failure: People[str] = ""
@@ -169,7 +149,7 @@ class PodAnswer(Answer, frozen=True):
 
 
 class CordonAnswer(Answer, frozen=True):
-    """One reason for which a device or a node takes nothing new: whose, since when."""
+    """One cordon of a device or node: its author, reason and time."""
 
     by: People[str]
     reason: People[str]
@@ -178,7 +158,7 @@ class CordonAnswer(Answer, frozen=True):
 
 
 class OffOffer(Answer, frozen=True):
-    """A node, or a device of it, that takes nothing new; `cordons` where people cordoned it."""
+    """A node or device that takes no new pods; `cordons` are the users' cordons."""
 
     node: Everyone[str]
     device: Everyone[str] = ""
@@ -187,7 +167,7 @@ class OffOffer(Answer, frozen=True):
 
 
 class RefusedReportAnswer(Answer, frozen=True):
-    """What an intake did not take of a node's agent: the name of the reason, and it in words."""
+    """A report of a node's agent that the intake refused: a cause code and a message."""
 
     cause: Everyone[str]
     message: People[str]
@@ -196,9 +176,7 @@ class RefusedReportAnswer(Answer, frozen=True):
 
 
 class ClosedDevice(Answer, frozen=True):
-    """A device that nothing new may go onto for its own sake: it failed, or is cordoned, or both.
-
-    `cause` is made from `failed` and `cordons`."""
+    """A device closed by a failure or cordons; `cause` is made from both."""
 
     device: Everyone[str]
     cause: Made[str] = ""
@@ -207,15 +185,13 @@ class ClosedDevice(Answer, frozen=True):
 
 
 class NodeAnswer(Answer, frozen=True):
-    """One node. Used amounts are what the pods placed there ask for.
+    """One node. Used amounts are the requests of the pods placed there.
 
-    `cordons` are the reasons of the ledger for which nothing new goes there, `unschedulable` is
-    that of Kubernetes, and `cordon` is made from both. `silent` is when its agent was found silent,
-    empty while it is heard; such a node is not ready. `devices_open` are those that something new
-    may go onto: none of a node that is not ready, or cordoned. `closed` are those that failed or
-    are cordoned themselves. `refused` is what was last refused of its agent, until a report of the
-    node is taken. `of_kubernetes`: an API server tells of it, so that its pods are Kubernetes' to
-    end."""
+    `cordon` is made from `cordons` and Kubernetes' `unschedulable`. `silent` is when the agent was
+    found silent, empty while it reports; a silent node is not ready. `devices_open` counts devices
+    that can take something new: none if the node is cordoned or not ready. `closed` are devices
+    that failed or are cordoned themselves. `refused` is the last refused report, until one is
+    accepted. `of_kubernetes`: it comes from an API server, so its pods are ended by Kubernetes."""
 
     node: Everyone[str]
     ready: Everyone[bool]
@@ -243,26 +219,24 @@ class NodeAnswer(Answer, frozen=True):
 
 
 class Holder(Answer, frozen=True):
-    """One share of a device and whose it is."""
+    """One share of a device and its pod."""
 
     namespace: Namespace
     pod: str
     container: str
     memory_mib: Everyone[int]
     cores: Everyone[int]
-    instance: Everyone[MigInstance | None] = None
+    instance: Everyone[schemas.MigInstance | None] = None
     template: Everyone[str | None] = None
 
 
 class DeviceAnswer(Answer, frozen=True):
-    """One device and who is on it. `cores` is percent for a GPU and AI cores for an NPU.
+    """One device and its pods. `cores` is percent for a GPU and AI cores for an NPU.
 
-    In MIG mode cores mean nothing, for an instance has its own, and `slots_free` is how many
-    instances more there is room for at most.
-
-    `healthy` is what was last said of it: where the node is not ready nobody knows whether it still
-    is, and `node_silent` is when its agent was found silent. `cordon` and `node_cordon` are made
-    from the reasons of the device, and from those of its node and of Kubernetes."""
+    In MIG mode each instance has its own cores, and `slots_free` is the maximum number of further
+    instances. `healthy` is the last report, which may be out of date if the node is not ready;
+    `node_silent` is when its agent was found silent. `cordon` is made from `cordons`, `node_cordon`
+    from those of the node and of Kubernetes."""
 
     device: Everyone[str]
     node: Everyone[str]
@@ -291,7 +265,7 @@ class DeviceAnswer(Answer, frozen=True):
 
 
 class PlacementAnswer(Answer, frozen=True):
-    """One live placement: where the pod is and which devices it shares."""
+    """One live placement: the pod's node and shares."""
 
     namespace: Namespace
     name: str
@@ -301,17 +275,17 @@ class PlacementAnswer(Answer, frozen=True):
     attempt: Everyone[int]
     placed_revision: Everyone[int]
     placed_time: Everyone[str]
-    score: Everyone[Score]
-    shares: Everyone[tuple[Share, ...]] = ()
+    score: Everyone[schemas.Score]
+    shares: Everyone[tuple[schemas.Share, ...]] = ()
     bound_revision: Everyone[int] = 0
     allocated_revision: Everyone[int] = 0
 
 
 class GangAnswer(Answer, frozen=True):
-    """One gang: how many must hold places together, and how many live pods are in each phase.
+    """One gang: how many pods must be placed together, and live pods by phase.
 
-    `unready` counts those that hold a place on a node that is not ready, by the node: nobody knows
-    whether they run. `models` counts those that hold devices, by the model of the devices."""
+    `unready` counts placed pods by node, for nodes that are not ready. `models` counts pods that
+    have devices, by device model."""
 
     group: str
     declared: Everyone[bool]
@@ -325,10 +299,11 @@ class GangAnswer(Answer, frozen=True):
 
 
 class QueueAnswer(Answer, frozen=True):
-    """One queue. `used` is what its placed pods hold of what `capability` limits; `cards` are the
-    cards by model that it may hold, and `devices` count those by model that its pods hold all or a
-    part of: each once, however many share it. What pods hold, and how many there are, is `null` for
-    whoever may not read everything: they may be of namespaces that he does not see."""
+    """One queue. `used` is the part of `capability` that its placed pods use.
+
+    `cards` is the device limit by model. `devices` counts devices by model that its pods use in
+    whole or in part; a shared device counts once. Usage and pod counts are `null` for clients that
+    may not read everything, because the pods may be in namespaces they cannot see."""
 
     queue: Everyone[str]
     weight: Everyone[int]
@@ -342,9 +317,9 @@ class QueueAnswer(Answer, frozen=True):
 
 
 class QuotaAnswer(Answer, frozen=True):
-    """One quota. `used` is what the placed pods of its namespace hold of what `hard` limits; what
-    is not in it is of no device. `of_kubernetes`: an API server tells of it, and is who deletes it.
-    """
+    """One quota. `used` is the part of `hard` that placed pods of the namespace use.
+
+    Resources that no device has are left out. `of_kubernetes`: only an API server deletes it."""
 
     namespace: Namespace
     quota: str
@@ -354,11 +329,11 @@ class QuotaAnswer(Answer, frozen=True):
 
 
 class Page(Answer, Generic[T], frozen=True):
-    """One page of a list; the next one is asked for with `continue`, which is empty at the end.
+    """One page of a list; `continue` leads to the next page, empty on the last one.
 
-    Pods come in the order in which they were submitted, and then those that cannot be read;
-    placements in that in which they were decided, devices by node and index (a page ends with a
-    whole node), nodes and gangs by name, and numbers in names as such: node-2 before node-10."""
+    Pods are in order of submission, followed by those that cannot be read; placements in order of
+    decision; devices by node and index, with pages of whole nodes; nodes and gangs by name, with
+    numbers compared as such: node-2 before node-10."""
 
     revision: Everyone[int]
     items: Everyone[tuple[T, ...]]
@@ -376,7 +351,7 @@ QuotaPage = Page[QuotaAnswer]
 
 
 class PodDetail(Answer, frozen=True):
-    """One pod and the revision as of which it is."""
+    """One pod, and the revision of the answer."""
 
     revision: Everyone[int]
     pod: Everyone[PodAnswer]
@@ -393,7 +368,7 @@ class NodeDetail(Answer, frozen=True):
 
 
 class Step(Answer, frozen=True):
-    """One step in the life of a pod: what happened, and the event that says so."""
+    """One step in the life of a pod, and the event that reports it."""
 
     phase: Everyone[str]
     revision: Everyone[int]
@@ -401,8 +376,9 @@ class Step(Answer, frozen=True):
 
 
 class Part(Answer, frozen=True, omit_defaults=True):
-    """A name in a sentence: of a pod with its namespace, else of a node. Or what a person, a driver
-    or a program wrote, which is `quoted`."""
+    """A name in a sentence: a pod if it has a namespace, else a node.
+
+    Or `quoted` text that was written by a user, a driver or a program."""
 
     name: People[str]
     namespace: Annotated[str | None, Seen(Rule.NAMESPACE)] = None
@@ -410,24 +386,24 @@ class Part(Answer, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """As it is in the sentence."""
+        """The name as it is in the sentence."""
         return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
 
 
 def joined(parts: Iterable[str | Part]) -> str:
-    """The sentence of these parts."""
+    """Join the parts to a sentence."""
     return "".join(part if isinstance(part, str) else part.text for part in parts)
 
 
 class CauseRow(Answer, frozen=True):
-    """One cause of a refusal: on how many nodes, in words, and what would unblock it.
+    """One cause of a refusal: number of nodes, description, and what unblocks it.
 
-    `unblocked_by` is made from `command`, `cure`, the first of the `holders` of a limit, and the
-    first that are `cordoned`; `cordoned_more` counts the others, and is None where there may be
-    more than were looked at. `people` has `cordoned` in words. `off_offer`: what would do is
-    cordoned, failed or away. `is_limit`: a limit refuses the pod, wherever it would stand."""
+    `unblocked_by` is made from `command`, `cure`, the first `holders` of a limit, and the first
+    that are `cordoned`, which are `people` as text. `cordoned_more` counts the others; None if
+    unknown. `off_offer`: something that would fit is cordoned, failed or away. `is_limit`: a limit
+    refuses the pod on every node."""
 
-    code: RefusalCode
+    code: schemas.RefusalCode
     words: str
     nodes: int
     unblocked_by: Made[str] = ""
@@ -443,12 +419,12 @@ class CauseRow(Answer, frozen=True):
 
 
 class MissRow(Answer, frozen=True):
-    """One node that nearly fitted. The amounts are numbers; `missing` is words with the unit.
+    """One node that nearly fitted. Amounts are numbers; `missing` has the unit.
 
-    `held_by` are the first of the `holders`: pods that hold devices there, whose end would help."""
+    `held_by` are the first of the `holders`: pods that use devices there and block the pod."""
 
     node: str
-    code: RefusalCode
+    code: schemas.RefusalCode
     words: str
     device: str = ""
     needed: int = 0
@@ -461,17 +437,15 @@ class MissRow(Answer, frozen=True):
 
 
 class WhyRefused(Answer, frozen=True):
-    """Why no node fits; `revision` is the event since which these causes hold.
+    """Why no node fits; `revision` is the event since which these causes apply.
 
-    `nearest` are nodes that could hold the pod once what is there has ended. `never`: there is no
-    such node, and `nearest` are those that lack least. `unbelieved` are nodes that might hold it,
-    were what their agents say of their devices not refused. `since` is what was taken off offer
-    after that event, `since_more` counts more that are cordoned, and `since_text` has both in
-    words; `spared` is why nobody goes for the pod, in a sentence. `limit` is what keeps it out
-    wherever it would stand, and `reason` that, or else the first cause and the nearest node, for
-    whoever has room for one. `reason_parts` are its parts: a node is one, and of a pod that can
-    never fit the first says that. `text` has all causes in one sentence, which does not say
-    `never`."""
+    `nearest` are nodes that could take the pod once other pods end. `never`: there is no such node,
+    and `nearest` lack least. `unbelieved` might fit if the reports of their agents were not
+    refused. `since` was cordoned, failed or went away after that event; `since_more` counts further
+    cordons, and `since_text` describes both. `spared` is why no pod is evicted. `limit` blocks the
+    pod on every node. `reason` is that limit, or the first cause and the nearest node;
+    `reason_parts` has node names marked, and begins with "never" if it applies. `text` has all
+    causes, without `never`."""
 
     revision: Everyone[int]
     nodes: int
@@ -490,7 +464,7 @@ class WhyRefused(Answer, frozen=True):
 
 
 class RunnerUp(Answer, frozen=True):
-    """A node that fitted too: its total, and by how much each part of the score was lower there."""
+    """Another node that fitted: its total, and by how much its parts were lower."""
 
     node: Everyone[str]
     total: Everyone[float]
@@ -499,23 +473,24 @@ class RunnerUp(Answer, frozen=True):
 
 
 class HeldShare(Answer, frozen=True):
-    """A share with what its device is."""
+    """A share, and the index and model of its device."""
 
-    share: Everyone[Share]
+    share: Everyone[schemas.Share]
     index: Everyone[int] = -1
     model: Everyone[str] = ""
 
 
 class WhyPlaced(Answer, frozen=True):
-    """Why the pod is where it is: `fitting` of `nodes` could have taken it. `choice` says how its
-    devices were chosen among those of the node; it is empty where that is not known any more.
-    `found_there`: the pod ran there before this ledger held it, so there is no score."""
+    """Why the pod is on its node: `fitting` of `nodes` could have taken it.
+
+    `choice` is how its devices were chosen within the node; empty if that is no longer known.
+    `found_there`: the pod ran there before this ledger existed, so there is no score."""
 
     node: Everyone[str]
     revision: Everyone[int]
     time: Everyone[str]
     attempt: Everyone[int]
-    score: Everyone[Score]
+    score: Everyone[schemas.Score]
     runners_up: tuple[RunnerUp, ...] = ()
     fitting: int = 0
     nodes: int = 0
@@ -525,8 +500,9 @@ class WhyPlaced(Answer, frozen=True):
 
 
 class WhyHeldBack(Answer, frozen=True):
-    """A pod whose placements agents refused: how often in a row, on which node last, and until when
-    it waits for its next placement."""
+    """A pod whose placements agents refused: how often, and on which node last.
+
+    It is not placed again before `until`."""
 
     failures: int
     node: Everyone[str]
@@ -534,9 +510,9 @@ class WhyHeldBack(Answer, frozen=True):
 
 
 class WhyWaiting(Answer, frozen=True):
-    """A pod without a decision: its place among the pending, by priority and then by revision.
+    """A pod without a decision: its position by priority and revision.
 
-    `gang` says in words what its gang still waits for."""
+    `gang` is what its gang still waits for."""
 
     position: Everyone[int]
     pending: int
@@ -544,9 +520,9 @@ class WhyWaiting(Answer, frozen=True):
 
 
 class PodEnd(Answer, frozen=True):
-    """The end of a pod that is explained as of `before_revision`, just before its end.
+    """The end of a pod, which is explained as of `before_revision`, just before it.
 
-    `phase` and `failed_before` are the phase and the failed devices that it had then."""
+    `phase` and `failed_before` are those of that revision."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -557,7 +533,7 @@ class PodEnd(Answer, frozen=True):
 
 
 class Eviction(Answer, frozen=True):
-    """That a pod had to go for another one: the event, and a sentence made from it."""
+    """The eviction of a pod for another one: the event, and a sentence made from it."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -566,11 +542,11 @@ class Eviction(Answer, frozen=True):
     node: Everyone[str]
     beneficiary: Names[str]
     sentence: Made[str] = ""
-    event: OrNone[PodEvicted | None] = None
+    event: OrNone[schemas.PodEvicted | None] = None
 
 
 class End(Answer, frozen=True):
-    """That a pod ended, and why, as in `drained from n1 by ann: fan`; the reason may be empty."""
+    """The end of a pod and its reason, as in `drained from n1 by ann: fan`, or empty."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -578,9 +554,10 @@ class End(Answer, frozen=True):
 
 
 class Evictions(Answer, frozen=True):
-    """What only the past knows of a pod: `made_room` are those that were evicted for it before it
-    had its place; `predecessors` is how many pods had its name before it, `before` the eviction of
-    the newest of them, if it was evicted, and `ended` its end."""
+    """Evictions found in the past of a pod; `made_room` are those for it.
+
+    `predecessors` counts earlier pods of the same name. `before` is the eviction of the newest of
+    them, if it was evicted; `ended` is its end."""
 
     made_room: EachItem[tuple[Eviction, ...]] = ()
     predecessors: int = 0
@@ -589,9 +566,9 @@ class Evictions(Answer, frozen=True):
 
 
 class Breach(Answer, frozen=True):
-    """That a container got out of its share of a device, and how often it did since its pod was
-    placed; revision, time and sentence are those of the last time. See `ShareBreached` for `code`.
-    """
+    """A container that exceeded its share of a device, for the last time here.
+
+    `times` is how often since the pod was placed. For `code` see `ShareBreached`."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -603,19 +580,17 @@ class Breach(Answer, frozen=True):
 
 
 class Why(Answer, frozen=True):
-    """All that is known of one pod's place: a sentence, then exactly one of the four parts; none of
-    a pod with gates, which stands in no line.
+    """Why a pod is where it is: a sentence, then exactly one of four explanations.
 
-    `rejected` is what cannot be read in its manifest: nobody looks for a place until it is mended.
-    `evicted` says for whom the pod is to go, `evicts` who is to go for it; `evicted_in_vain`: the
-    one for which it is to go is not there any more. `failed_devices` are no good, and it holds
-    them, or held them and they have failed since; `unready` is why its node is not ready. A pod
-    that has ended has the phase `ended`, and the rest is as it was just before; see `end`. `cause`
-    is what a refused pod waits for: its sentence without its name and since when; `awaits` is that
-    of a pod at which no scheduler has looked. `leaving` are the `namespace/name` of `evicts`, and
-    `room_on` the node where they leave. `of_kubernetes`: an API server ends evicted pods. `chooser`
-    and `gates` are as submitted. `evictions` is there where the past was asked: at a moment, and of
-    a pod that has ended. `breaches` too, the newest first."""
+    They are `placed`, `refused`, `waiting` and `held_back`; a pod with gates has none. `rejected`
+    is an error in its manifest, which must be corrected first. `evicted` is its own eviction;
+    `evicted_in_vain`: the pod it makes room for is gone. `evicts` are evictions for this pod,
+    `leaving` their `namespace/name`, and `room_on` their node. `failed_devices` are in use by it,
+    or failed after that. `unready` is why its node is not ready. `of_kubernetes`: evicted pods are
+    ended by an API server. An ended pod has the phase `ended`; the rest is as just before its
+    `end`. `cause` is what a refused pod waits for, without name and duration; `awaits` is the same
+    for a pod that no scheduler has seen. `evictions` and `breaches` (newest first) are set for a
+    point in time or an ended pod."""
 
     revision: Everyone[int]
     namespace: Namespace
@@ -634,10 +609,10 @@ class Why(Answer, frozen=True):
     refused: Everyone[WhyRefused | None] = None
     waiting: WhyWaiting | None = None
     held_back: WhyHeldBack | None = None
-    rejected: PodRejected | None = None
-    evicted: PodEvicted | None = None
+    rejected: schemas.PodRejected | None = None
+    evicted: schemas.PodEvicted | None = None
     evicted_in_vain: bool = False
-    evicts: OwnItems[tuple[PodEvicted, ...]] = ()
+    evicts: OwnItems[tuple[schemas.PodEvicted, ...]] = ()
     leaving: Names[tuple[str, ...]] = ()
     room_on: str = ""
     end: PodEnd | None = None
@@ -651,12 +626,11 @@ class Why(Answer, frozen=True):
 
 
 class QueuedPod(Answer, frozen=True):
-    """One pod in its line. `position` is among all that wait, `missing` what the nearest lacks.
+    """One pod in the queue. `position` is among all pending pods.
 
-    `nominated` is the node where room is made for it, `leaving` counts the pods that have yet to
-    leave, which have `leaving_names`, and `room` says it in a sentence; all are empty where nobody
-    is evicted for the pod. `sentence` says in short why it does not go; it is empty while nobody
-    has looked."""
+    `missing` is what the node `nearest` lacks. `nominated` is the node where pods are evicted for
+    it, `leaving` how many still have to end, and `room` a sentence about it, if any. `sentence` is
+    why it is pending; empty until a scheduler has seen it."""
 
     position: Everyone[int]
     namespace: Namespace
@@ -677,14 +651,13 @@ class QueuedPod(Answer, frozen=True):
 
 
 class Line(Answer, frozen=True):
-    """Pods that ask for the same. `devices` is of one pod; `pods` counts all of the line.
+    """Pending pods with the same request. `devices` is per pod; `pods` counts all.
 
-    `wants` has `asks` and `wishes` in words. `sentence` says why the first does not go; it is empty
-    while nobody has looked. `apart` is the same where it says more than the causes do: a limit, or
-    what its gang lacks. `lasting`: no end of a pod would help, for no node has such devices, or so
-    much on them, or no limit allows it. `causes` count `nodes`, and none for a limit. All this is
-    said of a pod of the namespace `whose`: limits are not for every reader; so is its `queue`, and
-    the `gang` that it waits for."""
+    `wants` describes `asks` and `wishes`. `sentence` is why the first pod is pending; empty until a
+    scheduler has seen it. `apart` is the same if it adds to the causes: a limit, or what the gang
+    lacks. `lasting`: the end of other pods would not help. `causes` count `nodes`; a limit counts
+    none. All this is for a pod of namespace `whose`, as are `queue` and `gang`, because not every
+    client may see limits."""
 
     wants: Everyone[str]
     devices: Everyone[int]
@@ -692,7 +665,7 @@ class Line(Answer, frozen=True):
     oldest_revision: Everyone[int]
     oldest_time: Everyone[str]
     lasting: Everyone[bool] = False
-    asks: Everyone[tuple[Ask, ...]] = ()
+    asks: Everyone[tuple[schemas.Ask, ...]] = ()
     wishes: Everyone[tuple[str, ...]] = ()
     whose: Namespace = ""
     queue: OrEmpty[str] = ""
@@ -706,11 +679,10 @@ class Line(Answer, frozen=True):
 
 
 class LinesAnswer(Answer, frozen=True):
-    """All lines and what they add up to.
+    """All groups of pending pods, and their totals.
 
-    A line has the place in the queue of the first that stands in it. `gated` pods wait for somebody
-    to take their gates away; `rejected` ones cannot be read. They stand in no line. `making_room`
-    counts the waiting for which others are evicted."""
+    `gated` pods wait until their gates are removed, and `rejected` ones cannot be read; neither is
+    in a group. `making_room` counts pending pods for which others are being evicted."""
 
     revision: Everyone[int]
     pods: Everyone[int]
@@ -726,9 +698,7 @@ class LinesAnswer(Answer, frozen=True):
 
 
 class NamespaceRow(Answer, frozen=True):
-    """How many live pods a namespace has, and of how many devices they hold shares.
-
-    A device counts once for each pod that holds something of it."""
+    """The live pods of a namespace and their devices, once for each pod using them."""
 
     namespace: Namespace
     pods: Everyone[int]
@@ -736,7 +706,7 @@ class NamespaceRow(Answer, frozen=True):
 
 
 class NamespacesAnswer(Answer, frozen=True):
-    """The namespaces that have live pods: who holds most comes first, then who has most pods."""
+    """The namespaces with live pods: most devices first, then most pods."""
 
     revision: Everyone[int]
     items: Everyone[tuple[NamespaceRow, ...]] = ()

@@ -1,7 +1,7 @@
-"""The answers of a replay and of a shadow: what happened, and what would have, side by side.
+"""The answers of a replay and of a shadow: actual and simulated figures.
 
-Structs as in `reads`, with the same rules. GPU is short for a whole device of any family; a share
-counts as the part of a device of which it takes most, memory or cores."""
+GPU is short for a whole device of any family. A share counts as its largest fraction of a device,
+of memory or cores."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from apportion.core.answers.reads import Answer
 
 
 class Span(Answer, frozen=True):
-    """From one moment to another, by revision and by the times of the events there."""
+    """A span of the ledger, by revision and by the times of its events."""
 
     from_revision: int
     from_time: str
@@ -19,7 +19,7 @@ class Span(Answer, frozen=True):
 
 
 class Slice(Answer, frozen=True):
-    """The means of a part of the span: devices that are held, and devices that pods wait for."""
+    """Means over a part of the span: devices in use, and devices requested by pods."""
 
     seconds: float
     used: float
@@ -28,14 +28,14 @@ class Slice(Answer, frozen=True):
 
 
 class Measured(Answer, frozen=True):
-    """One course of the span in figures.
+    """The figures of one course of the span.
 
-    `arrived` pods wanted a place, among them those that waited at the beginning; `placed` of them
-    had one before the end and `unplaced` wait then. `gpu_hours` are what the fleet had, `used` what
-    pods held of that, `waited` what pods that waited asked for. Waits are seconds from submission
-    (or the beginning) to the first place, or to the end of those that never had one.
-    `fragmented_percent` is the mean part of the fleet that is idle on devices that are partly held.
-    `devices_peak` is the most devices that were held, wholly or in part, at one time."""
+    `arrived` counts pods to place, including those pending at the start; `placed` were placed
+    before the end, `unplaced` were still pending. `gpu_hours` is the fleet's capacity,
+    `gpu_hours_used` what pods used of it, `gpu_hours_waited` what pending pods requested. Waits are
+    seconds to the first placement, or to the end. `fragmented_percent` is the mean idle part of the
+    fleet on partly used devices. `devices_peak` is the most devices in use at once, in whole or in
+    part."""
 
     arrived: int
     placed: int
@@ -56,11 +56,11 @@ class Measured(Answer, frozen=True):
 
 
 class ReplayAnswer(Answer, frozen=True):
-    """What happened in a span, and what would have with these changes.
+    """A span as it happened, and as it would have with these changes.
 
-    `gpus_saved` is by how many fewer devices were held at the peak; `gpu_hours_waited_saved` by how
-    much less was waited for. `passed_over` counts facts that made no sense in the other course, as
-    a resize of a pod that does not run there; `passed_over_types` by the names of their events."""
+    `gpus_saved` is the reduction of devices in use at the peak, `gpu_hours_waited_saved` that of
+    waiting. `passed_over` counts events that do not apply in the replay, such as a resize of a pod
+    that does not run there; `passed_over_types` counts them by type."""
 
     span: Span
     changes: tuple[str, ...]
@@ -76,9 +76,7 @@ Verdict = Literal["same", "other-devices", "other-node", "would-wait"]
 
 
 class Spot(Answer, frozen=True):
-    """A place: a node, and the devices held there; no devices where nobody told which.
-
-    `opened` is how many of the devices nothing was on before."""
+    """A node and its devices, if known; `opened` counts those that were empty before."""
 
     node: str
     devices: tuple[str, ...] = ()
@@ -86,10 +84,10 @@ class Spot(Answer, frozen=True):
 
 
 class ShadowPod(Answer, frozen=True):
-    """One pod that another scheduler placed, decided anew at that moment.
+    """One pod that another scheduler placed, decided again at that revision.
 
-    `ours` is None where we would have let it wait: `reason` then says why. Two places of which one
-    names no devices are the same if their nodes are."""
+    `ours` is None if we would have left it pending; `reason` is why. If one side names no devices,
+    only the nodes are compared."""
 
     revision: int
     time: str
@@ -102,10 +100,10 @@ class ShadowPod(Answer, frozen=True):
 
 
 class ShadowAnswer(Answer, frozen=True):
-    """All pods that others placed in a span, and the sums over them.
+    """All pods that other schedulers placed in a span, and totals.
 
-    `opened_theirs` and `opened_ours` are devices that were taken into use, over the pods of which
-    both places name devices. `passed_over` counts events that contradict the state."""
+    `opened_theirs` and `opened_ours` count newly used devices of pods for which both sides name
+    devices. `passed_over` counts events that contradict the state."""
 
     from_revision: int
     to_revision: int

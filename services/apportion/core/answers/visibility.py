@@ -1,20 +1,16 @@
-"""Who may see a field of an answer: the marks that `tenant_redaction` obeys.
+"""The visibility of each field of an answer; `tenant_redaction` enforces it.
 
-A tenant is a client that may read some namespaces only. Invariant: a field without a mark is seen
-by those alone who see the namespace that its object is of, so a new field is hidden until its
-author decides otherwise."""
+A tenant is a client that may read only some namespaces. Invariant: a field without a mark is
+visible only to clients that may read the namespace of its object."""
 
 from enum import Enum
 from typing import Annotated, Final, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-OTHERS: Final = "another namespace"
-"""Replaces a namespace that the reader may not see."""
-OF_OTHERS: Final = "(of another namespace)"
-"""Replaces a name, or a sentence, of a namespace that the reader may not see."""
-NOT_TOLD: Final = "-"
-"""Replaces any other text of a namespace that the reader may not see."""
+OTHERS: Final = "another namespace"  # replaces a namespace that the client may not read
+OF_OTHERS: Final = "(of another namespace)"  # replaces a name or sentence of such a namespace
+NOT_TOLD: Final = "-"  # replaces any other text of such a namespace
 
 
 class Kept(Enum):
@@ -24,34 +20,24 @@ class Kept(Enum):
 
 
 class Rule(Enum):
-    """What a field holds, and so who may see it."""
+    """What a field contains, and therefore which clients see it."""
 
-    OWNERS = "owners"
-    """Of the object's namespace alone. This is what a field without a mark is."""
-    EVERYONE = "everyone"
-    """Amounts, places, times and codes: they do not say whose they are."""
-    READERS = "readers"
-    """Not for tenants at all, not even of their own namespaces."""
-    NAMESPACE = "namespace"
-    """The namespace that the object is of."""
-    NAMESPACES = "namespaces"
-    """All namespaces that the object is about; none if it is about the cluster."""
-    NAMES = "names"
-    """`namespace/name`, one or several: each is seen by those who see its namespace."""
+    OWNERS = "owners"  # only clients of the object's namespace; the default
+    EVERYONE = "everyone"  # amounts, nodes, times and codes: they do not reveal the owner
+    READERS = "readers"  # never for tenants, not even for their own namespaces
+    NAMESPACE = "namespace"  # the namespace of the object
+    NAMESPACES = "namespaces"  # all namespaces that the object concerns; none for the cluster
+    NAMES = "names"  # `namespace/name`, one or several: each visible with its namespace
+    # Written by a user, driver or agent: it may contain any name, so names are blanked
     PEOPLE = "people"
-    """Written by a person, a driver or an agent: it may name anything, so names are blanked."""
-    OWN_ITEMS = "own items"
-    """Objects with a namespace each: those of other namespaces are left out."""
+    OWN_ITEMS = "own items"  # objects with a namespace each: those of other namespaces are left out
+    # Objects with a namespace each, whatever the namespace of their owner; texts between are public
     EACH = "each"
-    """Objects with a namespace each, whatever the namespace of the object that holds them; texts
-    between them are everyone's.
-    """
-    MADE = "made"
-    """A sentence that is made from the other fields again after these were redacted."""
+    MADE = "made"  # a sentence, made again from the other fields after redaction
 
 
 class Seen(NamedTuple):
-    """The rule of a field; `instead` takes the place of what may not be seen."""
+    """The rule of a field; `instead` replaces a hidden value."""
 
     by: Rule
     instead: str | Kept | None = Kept.KIND
@@ -66,7 +52,7 @@ EachItem = Annotated[T, Seen(Rule.EACH)]
 Made = Annotated[T, Seen(Rule.MADE)]
 OrNone = Annotated[T, Seen(Rule.OWNERS, None)]
 OrEmpty = Annotated[T, Seen(Rule.OWNERS, "")]
+# A sentence about an event, made from its parts; a hidden event shows only `OF_OTHERS`
 EventText = Annotated[T, Seen(Rule.MADE, OF_OTHERS)]
-"""A sentence about an event, made from its parts; of an event of others it says just that."""
 Namespace = Annotated[str, Seen(Rule.NAMESPACE)]
 Namespaces = Annotated[tuple[str, ...], Seen(Rule.NAMESPACES)]

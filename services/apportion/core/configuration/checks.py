@@ -1,7 +1,6 @@
-"""What types cannot say: keys that must agree, and keys that would have no effect.
+"""Check what types cannot: keys that must agree, and keys without an effect.
 
-The reader of a file calls this, and so does the fold, so that a configuration that a foreign writer
-put on the ledger is refused there by the same words."""
+The fold calls this too, so it refuses another writer's configuration with the same error."""
 
 from functools import lru_cache
 
@@ -18,16 +17,22 @@ from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import MigGeometries, NodeConfiguration, NvidiaConfiguration
 
-WEIGHABLE = ("binpack", "spread")
-"""Policies that look at how full a node is, resource by resource."""
+WEIGHABLE = ("binpack", "spread")  # policies that consider how full a node is, resource by resource
+# Dialects that may share names, because a pod's other names tell them apart
 SHARED = frozenset({"plain", "hami", "volcano-vgpu"})
-"""Dialects that may have names in common: a pod's other names tell them apart."""
+
+# Field of `VgpuNames` to the key of the document that renames it
+RESOURCE_KEYS = {
+    "count": "resourceCountName",
+    "memory": "resourceMemoryName",
+    "memory_percent": "resourceMemoryPercentageName",
+    "cores": "resourceCoreName",
+    "priority": "resourcePriorityName",
+}
 
 
 def check(configuration: Configuration) -> None:
-    """Refuse a configuration that contradicts itself or says what nobody obeys.
-
-    Raises ManifestError: see above."""
+    """Reject contradictions and keys without an effect. Raises `ManifestError`."""
     _check_names(configuration)
     _check_geometries(configuration.nvidia.known_mig_geometries)
     policy = configuration.policy
@@ -63,7 +68,7 @@ def check(configuration: Configuration) -> None:
 
 def _check_names(configuration: Configuration) -> None:
     nvidia = configuration.nvidia
-    written = written_names(nvidia)
+    written = renamed(nvidia)
     if nvidia.dialect and not written:
         raise ManifestError(
             "nvidia.dialect",
@@ -72,7 +77,10 @@ def _check_names(configuration: Configuration) -> None:
             f"name a resource, as in {RESOURCE_KEYS['count']}, or remove it",
         )
     first: dict[str, str] = {}
-    for key, name in names_in_force(nvidia):
+    named = structs.asdict(original_names(nvidia)) | written
+    # Names that are set come last, so that the error is about one of these.
+    for part in sorted((part for part in RESOURCE_KEYS if named[part]), key=written.__contains__):
+        name, key = named[part], RESOURCE_KEYS[part]
         if first.setdefault(name, key) != key:
             raise ManifestError(
                 f"nvidia.{key}",
@@ -80,11 +88,11 @@ def _check_names(configuration: Configuration) -> None:
                 f"is given to {first[name]} as well",
                 "name each resource differently",
             )
-    for name, key in written.items():
+    for part, name in written.items():
         for dialect in claims(dialect_config(configuration)).get(name, ()):
             if dialect.name not in SHARED:
                 raise ManifestError(
-                    f"nvidia.{key}",
+                    f"nvidia.{RESOURCE_KEYS[part]}",
                     name,
                     f"is a resource of {dialect.name} already",
                     "choose another name",
@@ -141,36 +149,9 @@ def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration)
             )
 
 
-# Which key of the document names which resource, and how manifests are read under it.
-#
-# Invariant: every resource that the section `nvidia` can rename has one key.
-
-RESOURCE_KEYS = {
-    "count": "resourceCountName",
-    "memory": "resourceMemoryName",
-    "memory_percent": "resourceMemoryPercentageName",
-    "cores": "resourceCoreName",
-    "priority": "resourcePriorityName",
-}
-"""Field of `VgpuNames` to key of the document."""
-
-
-def written_names(nvidia: NvidiaConfiguration) -> dict[str, str]:
-    """The resource names that the document says, with their keys."""
-    return {name: RESOURCE_KEYS[part] for part, name in renamed(nvidia).items()}
-
-
-def names_in_force(nvidia: NvidiaConfiguration) -> list[tuple[str, str]]:
-    """Key and name of every resource of the section's dialect, those that are written last."""
-    written = renamed(nvidia)
-    named = structs.asdict(original_names(nvidia)) | written
-    parts = sorted((part for part in RESOURCE_KEYS if named[part]), key=written.__contains__)
-    return [(RESOURCE_KEYS[part], named[part]) for part in parts]
-
-
 @lru_cache(maxsize=8)
 def manifest_config(configuration: Configuration) -> ManifestConfig:
-    """How manifests are read under this configuration."""
+    """Return how manifests are read under this configuration."""
     return ManifestConfig(
         dialects=dialect_config(configuration), schedulers=scheduler_names(configuration)
     )

@@ -1,8 +1,7 @@
-"""All that is wrong with a configuration, and not only the first of it.
+"""Find all errors of a configuration, not only the first.
 
-What was found wrong is taken out, and the rest is read again. Invariant: keys stand as they do in
-the document, whatever has been taken out of it meanwhile; and it ends, since each turn takes
-something out."""
+Each error's value is removed and the document is read again. Invariant: errors have the positions
+of the original document."""
 
 import re
 from copy import deepcopy
@@ -17,9 +16,9 @@ GONE: Final = object()
 
 
 def every_error(document: object) -> list[ManifestError]:
-    """Each error of the document once, in the order in which they are met.
+    """Return each error of the document once, in the order in which they are found.
 
-    What is wrong with an entry only because something wrong was taken out of it is not said."""
+    Errors of an entry that removing another error may have caused are left out."""
     left, found = deepcopy(document), list[ManifestError]()
     places: dict[tuple[object, ...], list[int]] = {}
     for _ in range(ERRORS_MAX):
@@ -42,7 +41,7 @@ def _step(match: re.Match[str]) -> str | int:
 
 
 def _there(key: str, places: dict[tuple[object, ...], list[int]]) -> str:
-    """The key with the positions that entries had before others were taken out."""
+    """Return the key with the positions of the original document."""
     path: list[object] = []
 
     def moved(match: re.Match[str]) -> str:
@@ -60,7 +59,7 @@ def _there(key: str, places: dict[tuple[object, ...], list[int]]) -> str:
 def _take_out(
     document: Any, path: list[str | int], places: dict[tuple[object, ...], list[int]]
 ) -> bool:
-    """Take out what the path names, or, where that is what is missing, the nearest around it."""
+    """Remove the value at `path`, or its nearest parent if it is missing."""
     while path:
         parent = document
         for step in path[:-1]:

@@ -1,10 +1,9 @@
-"""What HAMi's and Volcano's files say beyond our keys: taken out of a document, each with a reason.
+"""Keys of HAMi's and Volcano's files that we do not have: removed, with a reason.
 
-Source: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and the
-file of Volcano's devices (pkg/scheduler/api/devices/config). Such a file is taken whole.
-
-Invariant: what is taken out says what is so here anyhow, or is about something that nobody here
-does for any value. Anything else is refused by its key, with what to do instead."""
+Sources: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and
+Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key states
+what is true here anyway, or concerns something that does not exist here. Any other key is rejected,
+with the fix."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -17,7 +16,7 @@ from apportion.core.workloads.document import ManifestError, below
 
 
 class Key(NamedTuple):
-    """A key of theirs: why it is nothing here, for which values, and what to do about others."""
+    """A foreign key: why it has no effect, for which values, and the fix for others."""
 
     why: str
     nothing: tuple[object, ...] = ()
@@ -25,7 +24,7 @@ class Key(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What was taken out of a document, and why."""
+    """A key that was removed from the document, and why."""
 
     path: str
     why: str
@@ -36,11 +35,6 @@ _NUMA: Final = Key(
     "off is how it is here", (False,), "remove it, and annotate pods with nvidia.com/numa-bind"
 )
 _LOG: Final = Key("it is a log level of the container's library")
-_RUNTIME: Final = Key(
-    "no runtime class is what pods get here",
-    ("",),
-    "remove it, and set runtimeClassName in the pod",
-)
 _NVIDIA: Final = {
     "passDeviceSpecs": Key("it is about how a device plugin hands out a card"),
     "libCudaLogLevel": _LOG,
@@ -49,7 +43,11 @@ _NVIDIA: Final = {
         ("default", "disable"),
         "write default or disable, and set GPU_CORE_UTILIZATION_POLICY in the container",
     ),
-    "runtimeClassName": _RUNTIME,
+    "runtimeClassName": Key(
+        "no runtime class is what pods get here",
+        ("",),
+        "remove it, and set runtimeClassName in the pod",
+    ),
     "preConfiguredDeviceMemory": _MEMORY,
     "enableNumaTopology": _NUMA,
 }
@@ -69,9 +67,7 @@ _UNKNOWN: Final = (
 
 
 def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
-    """The document without what is theirs alone, and what that was.
-
-    Raises ManifestError: a key asks for something that is not done here."""
+    """Return the document without foreign keys, and these. Raises `ManifestError`."""
     left, passed = dict(document), list[Passed]()
     nvidia, nodes = document.get("nvidia"), document.get("nodeconfig")
     if isinstance(nvidia, dict):
@@ -79,7 +75,7 @@ def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pas
             nvidia = {"disableCoreLimit": True} | nvidia
         left["nvidia"] = _taken(nvidia, _NVIDIA, "nvidia", passed)
         _take_allowlist(left["nvidia"], passed)
-        # HAMi 2.9 gives a `core` with each instance.
+        # HAMi 2.9 adds a `core` to each instance.
         listed = left["nvidia"].get(_GEOMETRIES)
         without = _without_core(listed)
         if without != listed:
@@ -113,7 +109,7 @@ def _taken(
 
 
 def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
-    """HAMi's `migProfileAllowlist`, where it allows all profiles that cards are cut into here."""
+    """Accept HAMi's `migProfileAllowlist` if it allows all profiles that we create."""
     entries = nvidia.pop(_ALLOWLIST, None)
     if entries is None:
         return
@@ -142,7 +138,7 @@ def _without_core(part: Any) -> Any:
 
 
 def _slices(profile: str) -> str:
-    """The compute of a profile: the systems round its memory differently (`7g.79gb`, `7g.80gb`)."""
+    # The compute part only: memory is rounded differently (`7g.79gb`, `7g.80gb`).
     return profile.partition(".")[0]
 
 

@@ -1,7 +1,6 @@
-"""Every key: what it means and which services obey it. The guide and `config keys` come from here.
+"""Every key with its meaning and the services that obey it, for the guide.
 
-Invariant: the table has exactly the keys of `Configuration`, in its order (a test compares them).
-"""
+Invariant: the table has exactly the keys of `Configuration`, in its order (tested)."""
 
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ BINDER = "binder"
 
 
 class Key(NamedTuple):
-    """One key; `[]` in its path is every entry of a list."""
+    """One key; `[]` in its path stands for every entry of a list."""
 
     path: str
     meaning: str

@@ -1,7 +1,6 @@
-"""What of a node's devices is offered: the configuration's part in an agent's report.
+"""Apply the configuration to the devices that an agent reports.
 
-Invariant: without a configuration every device is offered as its backend found it, and what an
-entry of `nodeconfig` says wins over what is said for all."""
+Invariant: an entry of `nodeconfig` takes precedence over the settings for all nodes."""
 
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -16,19 +15,16 @@ from apportion_schemas.quantities import MEMORY_MIB_MAX
 
 FAMILY = "nvidia"
 SHARED: tuple[Mode, ...] = ("hami-core", "mps")
-"""Modes in which slots, memory and cores are offered as configured."""
 MISCONFIGURED = "configuration: "
-"""How the reason begins for which a device cannot be offered as configured."""
 _CORES = 100
 
 
 def offered(
     devices: Iterable[Device], node: str, configuration: Configuration, *, switchable: bool
 ) -> tuple[Device, ...]:
-    """The node's devices as they are to be reported.
+    """Return the node's devices as they should be reported.
 
-    `switchable`: the devices take any mode that their model has. Others are in MIG mode or not, and
-    one that is in the wrong one is reported unhealthy, with the fix."""
+    Unless `switchable`, a device that must change its MIG mode is reported unhealthy."""
     named = (each for each in configuration.nodeconfig if each.name == node)
     said = next(named, NodeConfiguration(name=node))
     hidden = said.filter_devices
@@ -56,7 +52,7 @@ NO_MPS: Final = (
 
 
 def closed(devices: Iterable[Device], modes: Collection[Mode], reason: str) -> tuple[Device, ...]:
-    """The devices, of which those in one of `modes` are not offered, with the reason."""
+    """Return the devices, with those in one of `modes` marked unhealthy."""
     return tuple(
         structs.replace(each, healthy=False, health_reason=each.health_reason or reason)
         if each.mode in modes

@@ -1,6 +1,6 @@
-"""A parsed document to a `Configuration`: spellings, unknown keys, types, then what must agree.
+"""Convert a document: spellings, unknown keys, types, consistency, in this order.
 
-Invariant: whatever the document is, reading it ends in a configuration or a `ManifestError`."""
+Invariant: any document gives a configuration or a `ManifestError`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,9 +20,7 @@ _SPELLINGS = {key.also: key.path.rpartition(".")[2] for key in KEYS if key.also}
 
 
 def read_configuration(document: object) -> Configuration:
-    """The configuration that a document says.
-
-    Raises ManifestError: names the key, its value, what is wrong and the fix."""
+    """Return the configuration. Raises `ManifestError` with key, value and fix."""
     ours, _ = without_foreign(_clean(document))
     spelled = _spelled(ours)
     _check_keys(spelled, inspect.type_info(Configuration), "")
@@ -35,9 +33,7 @@ def read_configuration(document: object) -> Configuration:
 
 
 def passed_over(document: object) -> tuple[Passed, ...]:
-    """What a document says beyond our keys that has no effect here.
-
-    Raises ManifestError: it says more than that."""
+    """Return the document's foreign keys. Raises `ManifestError` if one has an effect."""
     return without_foreign(_clean(document))[1]
 
 
@@ -49,7 +45,7 @@ def _clean(document: object) -> dict[str, Any]:
 
 
 def _spelled(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with each key in one spelling, and every MIG group with its name."""
+    """Return the document with canonical keys, and with a name for every MIG group."""
     nvidia = document.get("nvidia")
     if not isinstance(nvidia, dict):
         return document
@@ -68,7 +64,7 @@ def _spelled(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named_groups(entry: Any) -> Any:
-    """Older files list a group's instances without a name: they are group1, group2 and so on."""
+    """Name the groups of older files, which list instances only: group1, group2, …"""
     groups = entry.get("allowedGeometries") if isinstance(entry, dict) else None
     if not isinstance(groups, list):
         return entry
@@ -80,7 +76,7 @@ def _named_groups(entry: Any) -> Any:
 
 
 def _check_keys(value: object, kind: inspect.Type, path: str) -> None:
-    """Refuse keys that the struct does not have; types are looked at later."""
+    """Reject keys that the struct does not have; types are checked later."""
     if isinstance(kind, inspect.Metadata):
         _check_keys(value, kind.type, path)
     elif isinstance(kind, inspect.UnionType):

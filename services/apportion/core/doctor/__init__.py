@@ -1,7 +1,6 @@
-"""What is wrong with an installation, and what to do: `apportion doctor` and the gateway's page.
+"""Diagnose an installation: `apportion doctor` and the gateway's doctor page.
 
-    gathered facts ──► one function for each check ──► state, words, fix
+    gathered facts ──► one function per check ──► state, words, fix
 
-A new check is one function and its row in `checks.CHECKS`. Who gathers the facts, over NATS, from
-a fold or from an API server, is not known here. Invariant: a check says nothing of what was not
-gathered, so nothing is green that nobody looked at."""
+A new check is a function and its row in `checks.CHECKS`; callers gather the facts. Invariant: a
+check without its facts has no result, so nothing is reported as ok that was not examined."""

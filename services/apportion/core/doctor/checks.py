@@ -1,8 +1,4 @@
-"""The checks of the doctor, each with what it found in words, and the table of them all.
-
-Those of the ledger look at its server, its stream, its clocks and what a restart needs of it; the
-others at what folds the ledger, at nodes and their agents, and at the Kubernetes cluster as the
-person who asks sees it."""
+"""The checks of the doctor, and the table that lists them."""
 
 import re
 from collections import Counter
@@ -25,24 +21,18 @@ from apportion.core.explain.health import FREEZES, found_silent, moving
 from apportion.core.explain.text.event_text import LISTED, listed
 from apportion.core.explain.text.words import device_words, many, nodes
 
-Words = str | tuple[str | Part, ...]
-"""What was found: a sentence, or its parts where it names nodes."""
+Words = str | tuple[str | Part, ...]  # a finding: a sentence, or its parts if it names nodes
 SKEW_SOON_S: Final = 2.0
-SKEW_BROKEN_S: Final = 30.0
-"""Clocks order nothing in the ledger, but times are what people read, and leases hang on them."""
+SKEW_BROKEN_S: Final = 30.0  # users read times, and leases depend on clocks
 DISK_SOON: Final = 0.8
 DISK_BROKEN: Final = 0.95
-LONG_EVENTS: Final = 100_000
-"""So many events without a snapshot make every restart a matter of seconds."""
+LONG_EVENTS: Final = 100_000  # with more events since a snapshot, every restart takes seconds
 REPLICAS: Final = 3
 ARCHIVE_AGE_SOON_S: Final = 8 * 86_400.0
-RECEIPT_AGE_SOON_S: Final = 25 * 3_600.0
-"""Hourly, or at least daily."""
+RECEIPT_AGE_SOON_S: Final = 25 * 3_600.0  # receipts are written hourly, or at least daily
 FOLD_BEHIND_SOON: Final = 1_000
-FEW: Final = 2
-"""So many names beside the first are read in a sentence; more of them are counted."""
+FEW: Final = 2  # names listed in addition to the first; more are only counted
 MUTE: Final = "the ledger's server does not answer"
-"""Why nothing is known of what is told over it."""
 CURE: Final = (
     "look at the agent's log on that node; what nobody can explain may be the work of somebody who "
     "has taken the node over"
@@ -54,12 +44,9 @@ CURES: Final[dict[str, str]] = {
     "implausible-time": "set the clock of that node",
     "unknown-format": "upgrade the intakes, which come before the agents",
 }
-"""What to do about a report that an intake refuses, by its cause."""
 LET_IN: Final = "ask with the token of somebody who may read the doctor, or everything"
-OLDEST_DRIVER: Final = 450
-"""The first branch of NVIDIA's driver that knows MIG."""
-OLDEST: Final = (1, 20)
-"""The oldest API server that the nightly tests run on."""
+OLDEST_DRIVER: Final = 450  # the first branch of NVIDIA's driver that supports MIG
+OLDEST: Final = (1, 20)  # the oldest API server in the nightly tests
 
 
 class Found(NamedTuple):
@@ -71,22 +58,22 @@ class Found(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What was found, in a sentence."""
+        """The finding as a sentence."""
         return joined(self.parts)
 
 
 def ok(words: str) -> Found:
-    """Nothing to do about it."""
+    """Nothing needs to be done."""
     return Found("ok", (words,))
 
 
 def soon(words: Words, fix: str) -> Found:
-    """Nothing fails today, and it should not stay so."""
+    """Works today, but needs attention."""
     return Found("soon", (words,) if isinstance(words, str) else words, fix)
 
 
 def unknown(words: str) -> Found:
-    """It cannot be looked at as long as another check is broken, which says what to do."""
+    """Cannot be checked while another check is broken, which names the fix."""
     return Found("unknown", (f"not known: {words}",))
 
 
@@ -96,7 +83,7 @@ def broken(words: Words, fix: str) -> Found:
 
 
 def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
-    """As `counted`, of nodes with a note behind each."""
+    """Return nodes as `counted` does, each followed by a note."""
     parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
     for at, (name, note) in enumerate(nodes[:LISTED]):
         parts += [", " if at else "", Part(name=name), note]
@@ -105,12 +92,12 @@ def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Pa
 
 
 def counted(names: Sequence[str], what: str) -> str:
-    """As in `2 nodes: a, b`, with the first few names."""
+    """Return a count with the first few names, as in `2 nodes: a, b`."""
     return f"{len(names):,} {what}{'' if len(names) == 1 else 's'}: {listed(list(names))}"
 
 
 def age(seconds: float) -> str:
-    """A span of time to one unit, as in `3 min` or `2 days`."""
+    """Format a duration in one unit, as in `3 min` or `2 days`."""
     for size, unit in ((86_400, "day"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             count = int(seconds // size)
@@ -119,7 +106,7 @@ def age(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the largest unit of which there is one."""
+    """Format a number of bytes in the largest unit that fits."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if count >= 1 << power:
             return f"{count / (1 << power):,.1f} {unit}"
@@ -127,7 +114,7 @@ def size(count: int) -> str:
 
 
 def reachable(facts: Facts) -> Found | None:
-    """Whether the ledger answers at all."""
+    """Check that the ledger answers."""
     if facts.ledger_problem:
         fix = (
             "where no nats-server runs, start it, or tell where it is: --nats URL or "
@@ -143,12 +130,12 @@ def reachable(facts: Facts) -> Found | None:
 
 
 def server(ledger: LedgerFacts) -> Found | None:
-    """The version of nats-server; connecting has refused one that is too old."""
+    """Report the version of nats-server; an old one is refused when connecting."""
     return ok(f"nats-server {ledger.server}; {ledger.oldest} is needed")
 
 
 def durability(ledger: LedgerFacts) -> Found | None:
-    """Whether what is acknowledged is on the disk (`sync_interval: always`)."""
+    """Check that acknowledged writes are on disk (`sync_interval: always`)."""
     if ledger.sync_always is None:
         return soon(
             "nobody can see from here whether the server syncs each write before it answers",
@@ -165,7 +152,7 @@ def durability(ledger: LedgerFacts) -> Found | None:
 
 
 def replicas(ledger: LedgerFacts) -> Found | None:
-    """How many servers hold the stream, and whether each holds all of it."""
+    """Check the number of servers with the stream, and that they are in sync."""
     if ledger.lagging:
         return broken(
             f"{counted(ledger.lagging, 'server')} of {ledger.replicas} not in step with the leader",
@@ -180,7 +167,7 @@ def replicas(ledger: LedgerFacts) -> Found | None:
 
 
 def stream(ledger: LedgerFacts) -> Found | None:
-    """Whether the stream has the settings that the ledger's promises rest on."""
+    """Check the settings of the stream that the ledger's guarantees depend on."""
     if ledger.drifted:
         return broken("; ".join(ledger.drifted), "`apportion ledger check` names each setting")
     if ledger.lost_records:
@@ -192,7 +179,7 @@ def stream(ledger: LedgerFacts) -> Found | None:
 
 
 def disk(facts: Facts) -> Found | None:
-    """How full the stream and the disk of its server are."""
+    """Check how full the stream and its server's disk are."""
     ledger = facts.ledger
     if ledger is None:
         return None
@@ -222,7 +209,7 @@ def disk(facts: Facts) -> Found | None:
 
 
 def clocks(ledger: LedgerFacts) -> Found | None:
-    """Whether clocks agree with that of the ledger's server."""
+    """Check that clocks agree with that of the ledger's server."""
     if not ledger.skews:
         return None
     worst = max(ledger.skews, key=lambda skew: abs(skew.seconds))
@@ -236,7 +223,7 @@ def clocks(ledger: LedgerFacts) -> Found | None:
 
 
 def permissions(ledger: LedgerFacts) -> Found | None:
-    """Whether the user may do what its role does."""
+    """Check that the user has the permissions of its role."""
     if ledger.missing is None:
         return None
     if ledger.missing:
@@ -248,7 +235,7 @@ def permissions(ledger: LedgerFacts) -> Found | None:
 
 
 def snapshots(ledger: LedgerFacts) -> Found | None:
-    """Whether a restart folds a tail, or the whole ledger."""
+    """Check that a restart folds only the events since a snapshot."""
     behind = ledger.last_revision - max(ledger.snapshot_revision, ledger.first_revision - 1)
     if not ledger.snapshot_revision and ledger.first_revision > 1:
         return broken(
@@ -273,7 +260,7 @@ def snapshots(ledger: LedgerFacts) -> Found | None:
 
 
 def archives(found: ArchiveFacts) -> Found | None:
-    """Whether there is a copy of the ledger, and how old it is."""
+    """Check that there is a recent copy of the ledger."""
     fix = "`apportion ledger archive FILE` every day, kept elsewhere"
     if not found.archives:
         return soon(f"no archive (*.jsonl) in {found.folder}", fix)
@@ -282,7 +269,7 @@ def archives(found: ArchiveFacts) -> Found | None:
 
 
 def receipts(facts: Facts) -> Found | None:
-    """Whether somebody signs what the ledger holds, and how long ago that was."""
+    """Check that the ledger's contents were signed recently."""
     found = facts.receipts
     if found is None:
         return None
@@ -296,7 +283,7 @@ def receipts(facts: Facts) -> Found | None:
 
 
 def gateway(facts: Facts) -> Found | None:
-    """Whether the gateway answers this verb at all."""
+    """Check that the gateway answers."""
     if facts.not_let_in:
         return soon(f"answers, and not this: {facts.gateway_problem}", LET_IN)
     if facts.gateway_problem:
@@ -306,7 +293,7 @@ def gateway(facts: Facts) -> Found | None:
 
 
 def folds(facts: Facts) -> Found | None:
-    """Whether the gateway's fold is up to the end of the ledger."""
+    """Check that the gateway's fold has reached the end of the ledger."""
     fold = facts.fold
     if fold is None:
         return None
@@ -324,7 +311,7 @@ def folds(facts: Facts) -> Found | None:
 
 
 def placements(frozen: str) -> Found:
-    """Whether anything prevents that pods are placed and started."""
+    """Check that nothing prevents pods from being placed and started."""
     if not frozen:
         return ok("nothing prevents that pods are placed")
     why, fix = FREEZES.get(frozen, (frozen, "look at the logs of the schedulers"))
@@ -332,7 +319,7 @@ def placements(frozen: str) -> Found:
 
 
 def never_fitting(found: WaitingFacts) -> Found | None:
-    """Whether pods wait that no node, queue or quota of this cluster could ever hold."""
+    """Check for pending pods that fit no node, queue or quota of the cluster."""
     if not found.never:
         return ok(f"every pod that waits could fit ({many(found.waiting, 'pod')})")
     return soon(
@@ -343,7 +330,7 @@ def never_fitting(found: WaitingFacts) -> Found | None:
 
 
 def starving(found: WaitingFacts) -> Found | None:
-    """Whether gangs wait for long while others are placed, or for pods that do not come."""
+    """Check for gangs that are pending for long while other pods are placed."""
     if not found.starving:
         return ok("no gang waits for long")
     first = found.starving[0]
@@ -365,7 +352,7 @@ def starving(found: WaitingFacts) -> Found | None:
 
 
 def schedulers(found: SchedulerFacts) -> Found | None:
-    """Whether somebody decides, and each under a name of its own."""
+    """Check that a scheduler runs, and that names are unique."""
     if not found.members:
         return broken("no scheduler is heard: nothing is placed", "start `apportion scheduler`")
     names = Counter(member.rpartition("/")[0] for member in found.members)
@@ -380,7 +367,7 @@ def schedulers(found: SchedulerFacts) -> Found | None:
 
 
 def agents(cluster: ClusterFacts) -> Found | None:
-    """Whether the agent of every node is heard."""
+    """Check that the agent of every node reports."""
     if not cluster.silent:
         return ok(f"no agent is silent ({nodes(cluster.nodes)})")
     first = min(cluster.silent, key=lambda each: each.time)
@@ -390,8 +377,8 @@ def agents(cluster: ClusterFacts) -> Found | None:
     silent = counted_nodes([(each.node, "") for each in cluster.silent], "agent")
     held = [each.node for each in cluster.silent if each.pods]
     fix = _bring_back(cluster)
-    # Where more nodes are silent than are heard, so many pods have nowhere to be moved to, and what
-    # is wrong is rather with what the agents have in common.
+    # If most nodes are silent, there are few nodes to move pods to, and the cause is probably
+    # something that the agents share.
     mostly_silent = len(cluster.silent) * 2 > cluster.nodes
     if held and not mostly_silent:
         fix += f". If it stays away {moving(held[0])}{_and_so(held)}"
@@ -400,11 +387,10 @@ def agents(cluster: ClusterFacts) -> Found | None:
 
 
 def _bring_back(cluster: ClusterFacts) -> str:
-    """What brings silent agents back, the likeliest first.
+    """Return the fix for silent agents, the likeliest first.
 
-    One agent simulates many nodes, and `simulate lose` loses them one by one: where none of them is
-    heard, it is rather the agent that has ended or is stopped. Beside silent agents of real nodes
-    nobody knows."""
+    One agent simulates many nodes, and `simulate lose` stops them one by one. If none of them
+    reports, the agent itself has probably stopped."""
     start = (
         "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
         "status` on the node); the node takes pods by itself once it is heard"
@@ -422,7 +408,6 @@ def _bring_back(cluster: ClusterFacts) -> str:
 
 
 def _and_so(names: Sequence[str]) -> str:
-    """That the same is for all but the first of these, with their names where they are few."""
     rest = list(names[1:])
     if len(rest) > FEW:
         return f", and so for the other {len(rest):,}"
@@ -430,7 +415,7 @@ def _and_so(names: Sequence[str]) -> str:
 
 
 def reports(cluster: ClusterFacts) -> Found | None:
-    """Whether what agents say is taken."""
+    """Check that the reports of agents are accepted."""
     if not cluster.refused:
         return ok("no report of an agent is refused")
     said = counted_nodes([(name, f" ({why})") for name, why in cluster.refused], "node")
@@ -443,7 +428,7 @@ def reports(cluster: ClusterFacts) -> Found | None:
 
 
 def devices(cluster: ClusterFacts) -> Found | None:
-    """Whether devices have failed, and pods are on them."""
+    """Check for failed devices, and for pods on them."""
     if not cluster.failed:
         return ok(f"no device has failed ({cluster.devices:,} devices)")
     count = sum(failed.devices for failed in cluster.failed)
@@ -455,7 +440,7 @@ def devices(cluster: ClusterFacts) -> Found | None:
     others = f", and so for {listed(rest)}" if rest else ""
     shows = f"`apportion get devices --node {node}` shows which, and why"
     if not pods:
-        # What else keeps failed devices off offer, once they are well.
+        # A cordon still closes a repaired device.
         shut = [device_words(target) for failed in cluster.failed for target in failed.cordoned]
         more = f", and so for {listed(shut[1:])}" if shut[1:] else ""
         opens = (
@@ -477,7 +462,7 @@ def devices(cluster: ClusterFacts) -> Found | None:
 
 
 def cordons(cluster: ClusterFacts) -> Found | None:
-    """What people keep off offer, who and why: nothing is wrong with that, but it is forgotten."""
+    """List cordons with author and reason, because they are easily forgotten."""
     if not cluster.cordoned:
         return ok("no node or device is cordoned")
     said = [f"{device_words(each.target)}: {each.words}" for each in cluster.cordoned]
@@ -487,7 +472,7 @@ def cordons(cluster: ClusterFacts) -> Found | None:
 
 
 def nodes_without_agent(cluster: ClusterFacts) -> Found | None:
-    """Whether nodes have devices that nobody reports."""
+    """Check for nodes with devices that no agent reports."""
     if not cluster.without_agent:
         return ok("every node with devices is reported by an agent")
     return soon(
@@ -500,7 +485,7 @@ def nodes_without_agent(cluster: ClusterFacts) -> Found | None:
 
 
 def agents_without_node(cluster: ClusterFacts) -> Found | None:
-    """Whether agents report nodes that the cluster does not have."""
+    """Check for agents that report nodes unknown to the cluster."""
     if not cluster.without_node:
         return ok("every agent is on a node of the cluster")
     return soon(
@@ -510,7 +495,7 @@ def agents_without_node(cluster: ClusterFacts) -> Found | None:
 
 
 def drivers(cluster: ClusterFacts) -> Found | None:
-    """Whether drivers are recent, and alike."""
+    """Check that drivers are recent and of one branch."""
     if not cluster.drivers:
         return None
     old = [
@@ -533,7 +518,7 @@ def drivers(cluster: ClusterFacts) -> Found | None:
 
 
 def refused_events(cluster: ClusterFacts) -> Found | None:
-    """Whether the ledger holds events that no reader applies, but for what came late."""
+    """Check for events that no reader applies, except those that came late."""
     if not cluster.last_refusal:
         late = f", but for {many(cluster.late_events, 'word')} that came while the pod ended"
         return ok("every event of the ledger is applied" + (late if cluster.late_events else ""))
@@ -545,7 +530,7 @@ def refused_events(cluster: ClusterFacts) -> Found | None:
 
 
 def prices(found: PriceFacts) -> Found | None:
-    """Whether the price file that the gateway was given has a price for every model."""
+    """Check that the gateway's price file has a price for every model."""
     if not found.problem:
         return ok(f"{found.file} has a price for every model of the fleet")
     return broken(
@@ -560,7 +545,7 @@ def _branch(version: str) -> int:
 
 
 def api_server(kube: KubeFacts) -> Found | None:
-    """Whether it answers, and is of a version that we work with."""
+    """Check that the API server answers, and that its version is supported."""
     if kube.problem:
         return broken(kube.problem, "look at the kubeconfig: `kubectl version` must answer")
     match = re.match(r"v?(\d+)\.(\d+)", kube.version)
@@ -577,7 +562,7 @@ def api_server(kube: KubeFacts) -> Found | None:
 
 
 def rights(kube: KubeFacts) -> Found | None:
-    """Whether the user of the kubeconfig may do what the services do."""
+    """Check that the user of the kubeconfig has the rights that the services need."""
     if kube.problem:
         return None
     if kube.denied:
@@ -590,7 +575,7 @@ def rights(kube: KubeFacts) -> Found | None:
 
 
 def webhook(kube: KubeFacts) -> Found | None:
-    """Whether a webhook that is set up is there to answer."""
+    """Check that a configured webhook is ready."""
     if kube.problem or kube.webhook is None:
         return None
     if not kube.webhook:
@@ -604,10 +589,10 @@ def webhook(kube: KubeFacts) -> Found | None:
 
 
 class Check(NamedTuple):
-    """One row: its name, the function that looks, where to read on, and at what it looks.
+    """One row: name, function, documentation link, and the facts that it needs.
 
-    `part` is what it needs of the facts, all of them if empty: what was not gathered is not
-    checked. `heard`: of that nothing is known while the ledger's server does not answer."""
+    `part` names a field of the facts, empty for all; without it there is no check. `heard`: the
+    result is unknown while the ledger's server does not answer."""
 
     id: str
     examine: Callable[[Any], Found | None]
@@ -650,7 +635,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examined(facts: Facts) -> tuple[CheckAnswer, ...]:
-    """The outcome of every check whose facts were gathered."""
+    """Return the outcome of every check whose facts were gathered."""
     answers = []
     for check in CHECKS:
         part = getattr(facts, check.part) if check.part else facts

@@ -1,51 +1,38 @@
-"""What a state says that a doctor wants to know: of nodes and agents, and of what waits in vain.
+"""Gather the doctor's facts about nodes, agents and pending pods from a state.
 
-Invariant: a pod is called never-fitting only where `why` says so as well."""
+Invariant: a pod counts as never fitting only if `why` says so too."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
 
+import apportion_schemas as schemas
 from apportion.core.devices.cordons import cordon_words
-from apportion.core.doctor.facts import (
-    ClusterFacts,
-    Cordoned,
-    FailedDevices,
-    SilentAgent,
-    StarvingGang,
-    WaitingFacts,
-)
+from apportion.core.doctor import facts
 from apportion.core.explain.fleet_context import Explainer
 from apportion.core.explain.health import failure, pods_on
 from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.state import DRAINED, NodeState, Phase, PodState, State
 from apportion.core.workloads.dialects.listing import domains
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import (
-    AllocationFailed,
-    BindFailed,
-    Event,
-    PodBound,
-    ShareBreached,
-    SharesAllocated,
+
+# Events about a pod's placement, which may be written while the pod ends
+WORDS_OF_PLACES: Final = (
+    schemas.SharesAllocated,
+    schemas.AllocationFailed,
+    schemas.ShareBreached,
+    schemas.PodBound,
+    schemas.BindFailed,
 )
-
-WORDS_OF_PLACES: Final = (SharesAllocated, AllocationFailed, ShareBreached, PodBound, BindFailed)
-"""What an agent and a binder say of a pod's place, which they do while the pod may end."""
-STARVING_S: Final = 600
-"""A gang that waits longer than this, by the time of its newest pod, is reported."""
+STARVING_S: Final = 600  # a gang is reported if its newest pod has been pending for longer
 
 
-def came_late(said: Event, revision: int, gone: int) -> bool:
-    """Whether this word at `revision` is about a pod of which its writer could not know the end.
-
-    `gone` is the revision at which the pod ended, 0 where it has not."""
+def came_late(said: schemas.Event, revision: int, gone: int) -> bool:
+    """Return True if its writer could not know of the pod's end, at `gone` or 0."""
     return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
 
 
-def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
-    """Nodes, agents and drivers, as of the state's revision.
-
-    `late` are the revisions of refused events that came late, see `came_late`."""
+def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterFacts:
+    """Return the facts about nodes, agents and drivers; for `late` see `came_late`."""
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     simulated = [node for node in there if node.reported and node.reported.simulated]
     drivers: dict[str, list[str]] = {}
@@ -55,14 +42,16 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
     wrong = [each for each in state.refused_events if each.revision not in late]
     known = domains(DialectConfig())
     extended = {node.name: node.observed.extended if node.observed else {} for node in there}
-    return ClusterFacts(
+    return facts.ClusterFacts(
         revision=state.revision,
         nodes=len(there),
         devices=sum(len(node.devices) for node in there),
         failed=tuple(failed for node in there if (failed := _failed(node)) is not None),
         cordoned=tuple(cordoned for node in there for cordoned in _cordoned(node)),
         silent=tuple(
-            SilentAgent(node.name, node.silent, len(node.pods)) for node in there if node.silent
+            facts.SilentAgent(node.name, node.silent, len(node.pods))
+            for node in there
+            if node.silent
         ),
         simulated=tuple(node.name for node in simulated if node.silent),
         simulated_nodes=len(simulated),
@@ -90,15 +79,14 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
 
 
 def models_of(state: State) -> tuple[str, ...]:
-    """The models of all devices that are there now, by name."""
+    """Return the models of all present devices, sorted."""
     there = (node for node in state.nodes.values() if node.present)
     return tuple(
         sorted({each.device.model for node in there for each in node.devices if each.present})
     )
 
 
-def _failed(node: NodeState) -> FailedDevices | None:
-    """Its devices that are no good, and who is on them; None where all are well."""
+def _failed(node: NodeState) -> facts.FailedDevices | None:
     bad = [each.device.id for each in node.devices if failure(each) is not None]
     on = {device: {pod.uid for pod in pods_on(node, device)} for device in bad}
     held = tuple(device for device, pods in on.items() if pods)
@@ -106,21 +94,21 @@ def _failed(node: NodeState) -> FailedDevices | None:
         return None
     shut = tuple(each.device.id for each in node.devices if each.device.id in on and each.cordon)
     cordoned = (node.name,) if node.cordon else shut
-    return FailedDevices(node.name, len(bad), len(set().union(*on.values())), held, cordoned)
+    return facts.FailedDevices(node.name, len(bad), len(set().union(*on.values())), held, cordoned)
 
 
-def _cordoned(node: NodeState) -> Iterator[Cordoned]:
+def _cordoned(node: NodeState) -> Iterator[facts.Cordoned]:
     if node.cordoned:
         words = [cordon_words(node.cordons)] if node.cordons else []
         words += [DRAINED] if node.drained else []
-        yield Cordoned(node.name, "; ".join(words))
+        yield facts.Cordoned(node.name, "; ".join(words))
     for each in node.devices:
         if each.cordons:
-            yield Cordoned(each.device.id, cordon_words(each.cordons))
+            yield facts.Cordoned(each.device.id, cordon_words(each.cordons))
 
 
-def waiting_facts(state: State, *, now: str) -> WaitingFacts:
-    """What waits without a chance; `now` is the time as RFC 3339. Costs what waits."""
+def waiting_facts(state: State, *, now: str) -> facts.WaitingFacts:
+    """Return pods that can never fit, and starving gangs. `now` is in RFC 3339."""
     waiting = [
         pod for pod in state.pods.values() if pod.phase is Phase.PENDING and not pod.submitted.gates
     ]
@@ -137,7 +125,7 @@ def waiting_facts(state: State, *, now: str) -> WaitingFacts:
         for gang in _waiting_longest(state, waiting, micros_of(now) or 0)
         if gang.group not in hopeless
     ]
-    return WaitingFacts(
+    return facts.WaitingFacts(
         waiting=len(waiting),
         never=tuple(sorted(pod.full_name for pod in never)),
         starving=tuple(gangs),
@@ -146,8 +134,8 @@ def waiting_facts(state: State, *, now: str) -> WaitingFacts:
 
 def _waiting_longest(
     state: State, waiting: list[PodState], now_micros: int
-) -> Iterator[StarvingGang]:
-    """The gangs none of whose newest pods is younger than `STARVING_S`, the oldest first."""
+) -> Iterator[facts.StarvingGang]:
+    """Yield gangs whose newest pod is older than `STARVING_S`, longest waiting first."""
     gangs: dict[str, list[PodState]] = {}
     for pod in waiting:
         if pod.submitted.group:
@@ -165,7 +153,7 @@ def _waiting_longest(
     for waits_s, name, pods, newest in sorted(found, key=lambda each: (-each[0], each[1])):
         group = state.groups[name]
         priority = max(pod.submitted.priority for pod in pods)
-        overtaken = sum(  # by pods of no higher priority that came after its newest
+        overtaken = sum(  # by pods of no higher priority that were submitted after its newest
             each.placement is not None
             and not each.adopted
             and each.submitted_revision > newest.submitted_revision
@@ -173,7 +161,7 @@ def _waiting_longest(
             and bool(each.submitted.shape.asks)
             for each in state.pods.values()
         )
-        yield StarvingGang(
+        yield facts.StarvingGang(
             group=name,
             pod=newest.full_name,
             waits_s=waits_s,

@@ -1,10 +1,10 @@
-"""What was gathered of an installation; a part that nobody could look at is None."""
+"""The facts about an installation; a part that could not be gathered is None."""
 
 from msgspec import Struct
 
 
 class Skew(Struct, frozen=True):
-    """By how many seconds the clock of `who` is before that of the ledger's server."""
+    """Seconds by which the clock of `who` is ahead of the ledger server's."""
 
     who: str
     seconds: float
@@ -13,13 +13,11 @@ class Skew(Struct, frozen=True):
 class LedgerFacts(Struct, frozen=True, kw_only=True):
     """The ledger's server and its stream, as a client sees them.
 
-    `oldest` says which versions of the server this build needs. `drifted` are the settings of the
-    stream that are not as they must be, in words, and `lost_records` are gone between its first and
-    its last. `lagging` are servers of the cluster that do not hold all of the stream. `skews` are
-    of this machine and of those who wrote last. `missing` are subjects that this user needs and may
-    not use; None where nobody could ask. `sync_always`, and how much of the server's disk the
-    ledger may take, are known only from the server's monitoring port. Ages are in seconds by the
-    server's clock."""
+    `oldest` names the server versions that this build needs. `drifted` describes wrong settings of
+    the stream; `lost_records` are missing from it. `lagging` are servers without the complete
+    stream. `skews` are those of this machine and of the latest writers. `missing` are subjects that
+    this user needs but may not use; None if unknown. `sync_always` and the store sizes come from
+    the server's monitoring port only. Ages are by the server's clock."""
 
     user: str
     server: str
@@ -43,7 +41,7 @@ class LedgerFacts(Struct, frozen=True, kw_only=True):
 
 
 class ArchiveFacts(Struct, frozen=True, kw_only=True):
-    """The archives of a folder: how many, and how old the newest is by this machine's clock."""
+    """The archives of a folder, and the age of the newest by this machine's clock."""
 
     folder: str
     archives: int
@@ -51,9 +49,7 @@ class ArchiveFacts(Struct, frozen=True, kw_only=True):
 
 
 class ReceiptFacts(Struct, frozen=True, kw_only=True):
-    """Up to which revision the receipts of a folder reach, 0 where there is none, and since when.
-
-    The age of the newest is in seconds by this machine's clock."""
+    """The last revision with a receipt in a folder, or 0; age by this machine's clock."""
 
     folder: str
     last: int = 0
@@ -61,7 +57,7 @@ class ReceiptFacts(Struct, frozen=True, kw_only=True):
 
 
 class FoldFacts(Struct, frozen=True, kw_only=True):
-    """How far the gateway has folded while the ledger was at `last_revision`, or why it has not."""
+    """The gateway's revision while the ledger was at `last_revision`."""
 
     revision: int
     last_revision: int
@@ -69,10 +65,7 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
 
 
 class FailedDevices(Struct, frozen=True):
-    """How many devices of a node have failed, how many pods hold shares of them, and of which.
-
-    `cordoned` is what a cordon besides keeps off offer: some of these devices, or the whole node.
-    """
+    """The failed devices of a node; `cordoned` of them are cordoned, or the whole node."""
 
     node: str
     devices: int
@@ -82,7 +75,7 @@ class FailedDevices(Struct, frozen=True):
 
 
 class SilentAgent(Struct, frozen=True):
-    """A node whose agent was found silent, when, and how many pods are placed there."""
+    """A node whose agent was found silent, the time, and the pods placed there."""
 
     node: str
     time: str
@@ -90,20 +83,19 @@ class SilentAgent(Struct, frozen=True):
 
 
 class Cordoned(Struct, frozen=True):
-    """A node or a device that nothing new may go onto, and in words who said so, when and why."""
+    """A cordoned node or device, and a description of its cordons."""
 
     target: str
     words: str
 
 
 class ClusterFacts(Struct, frozen=True, kw_only=True):
-    """What a fold says of nodes and agents.
+    """Facts about nodes and agents from a fold.
 
-    `simulated` are those of the silent nodes that are not real, and `simulated_nodes` is how many
-    are not in all; `refused` are nodes with the cause for which an intake did not take what their
-    agents said; `without_agent` have GPUs or NPUs by what Kubernetes says, and nobody reports them;
-    `without_node` are reported and no node of the cluster. `drivers` are nodes by the version of
-    their driver. Of `refused_events`, which changed nothing, `late_events` are words that came
+    `simulated` are silent simulated nodes, of `simulated_nodes` in all. `refused` are nodes with
+    the cause for which an intake refused their report. `without_agent` have GPUs or NPUs in
+    Kubernetes, but no agent reports them; `without_node` are reported, but not nodes of the
+    cluster. `drivers` are nodes by driver version. Of `refused_events`, `late_events` were written
     while the pod ended; `last_refusal` is the newest of the others."""
 
     revision: int
@@ -124,10 +116,10 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
 
 
 class StarvingGang(Struct, frozen=True):
-    """A gang that has waited long, with the name of its newest pod.
+    """A gang that has been pending for long, with the name of its newest pod.
 
-    `needed` is how many pods must start together, 0 where no PodGroup declares it; `present` is how
-    many it has. `overtaken` counts placed pods of no higher priority that were submitted later."""
+    `needed` pods must start together, 0 if no PodGroup declares it; `present` exist. `overtaken`
+    counts placed pods of no higher priority that were submitted later."""
 
     group: str
     pod: str
@@ -138,7 +130,7 @@ class StarvingGang(Struct, frozen=True):
 
 
 class WaitingFacts(Struct, frozen=True, kw_only=True):
-    """How many pods wait, the names of those that can never fit, and the gangs that starve."""
+    """The number of pending pods, those that can never fit, and starving gangs."""
 
     waiting: int = 0
     never: tuple[str, ...] = ()
@@ -146,24 +138,23 @@ class WaitingFacts(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerFacts(Struct, frozen=True, kw_only=True):
-    """The schedulers that beat, each as `name/life`, where a life is one process."""
+    """The schedulers that send heartbeats, as `name/life`; a life is one process."""
 
     members: tuple[str, ...] = ()
 
 
 class PriceFacts(Struct, frozen=True, kw_only=True):
-    """The gateway's price file, and why no report of the cost can be made from it, if none can."""
+    """The gateway's price file, and why it does not suffice for a cost report, if so."""
 
     file: str
     problem: str = ""
 
 
 class KubeFacts(Struct, frozen=True, kw_only=True):
-    """The API server, as one user sees it.
+    """The API server, as one user sees it; `problem` is why it does not answer.
 
-    `problem` is why it cannot be asked; `denied` is what this user may not do of what the services
-    do. `webhook` is empty where none is set up, else `ready` or what is wrong with it; None where
-    this user may not look."""
+    `denied` is what the services need and this user may not do. `webhook` is empty if none is
+    configured, else `ready` or an error; None if the user may not read it."""
 
     url: str
     version: str = ""
@@ -173,9 +164,7 @@ class KubeFacts(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """All that was gathered; what could not be reached is in the two problems. `not_let_in`: the
-    gateway's is that it does not let in who asks. `frozen` is a key of `FREEZES`, empty if pods can
-    be placed."""
+    """All gathered facts; `frozen` is a key of `FREEZES`, empty if pods can be placed."""
 
     ledger: LedgerFacts | None = None
     ledger_problem: str = ""

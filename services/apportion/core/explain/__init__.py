@@ -1,1 +1,1 @@
-"""What people are told: refusals and placements in words, and the state as documented answers."""
+"""Explanations for users: why pods are placed or refused, and the state as answers."""

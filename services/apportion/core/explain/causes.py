@@ -1,20 +1,9 @@
-"""The evidence of a refusal: causes with their cures, the nodes that nearly fitted, what was taken
-off offer since, and why no pod of lower priority is evicted.
+"""Explain a refusal: causes, cures, near misses, later cordons and spared pods.
 
-Counts and amounts are those of the decision; what would help is of the state as it is now, so that
-no reader is sent to lift what is lifted. Invariant: a cure names a node or device only if the pod
-could be held there.
-
-A slip of the pen in a label or a type looks like a fleet that is too small, so it also says what
-the fleet has instead, of the families that the pod asks for. Nor is a waiting pod decided again for
-what only makes its chances worse, so the newest refusal may count a node as short of memory that is
-cordoned in the meantime. Invariant: what was taken off offer is told only of nodes that could hold
-the pod with nothing there, and only if it was said after the decision, or is so now.
-
-The rules that spare pods of lower priority are those of `placement.preemption`. Invariants: they
-are named only for a node where those pods hold what is lacking, and a rule spares some of them, so
-the rule is the reason; of those pods only their number is told, for they may be anyone's, and of a
-queue, whose pods are counted to no other namespace, not even that."""
+Counts and amounts are those of the decision, cures are for the current state. Invariants: cures and
+later cordons name only nodes and devices that could take the pod when empty. A preemption rule is
+named only for a node where the pods that it spares have what is lacking; only their number is
+shown, because they may be in any namespace, and for a queue not even that."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -23,16 +12,8 @@ from typing import Final
 
 from msgspec import structs
 
-from apportion.core.answers.reads import (
-    CauseRow,
-    CordonAnswer,
-    MissRow,
-    OffOffer,
-    Part,
-    WhyRefused,
-    fields_of,
-    joined,
-)
+from apportion.core.answers import reads
+from apportion.core.answers.reads import Part, fields_of, joined
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.devices.cordons import Cordon
 from apportion.core.explain.empty_capacity import NODES_WEIGHED, Room
@@ -51,37 +32,30 @@ from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.similarity import near
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 
-CORDONS_NAMED = 3
-"""So many cordoned nodes or devices are named with who cordoned them."""
+CORDONS_NAMED = 3  # cordoned nodes or devices that are listed with their author
 NO_CURE = "nothing: none of them could hold it"
-"""What would unblock a pod of nodes that are cordoned and too small, or of another kind."""
-SHORT_CAUSES = 2
-"""So many causes a short sentence names; of more it names the first, and counts the others."""
-LIFTED = "nothing: it is lifted since then"
-"""The causes are of the decision: nobody is to be sent to lift what is lifted."""
+SHORT_CAUSES = 2  # causes that a short sentence names; of more only the first
+LIFTED = "nothing: it is lifted since then"  # the causes are those of the decision
 LEFT = "nothing: what is cordoned is not there any more"
-AND_END = ", and pods there end"
+AND_END = ", and pods there end"  # if no cordoned node has room for the pod now
 AND_ELSE = ", and what else keeps it off offer is mended"
-"""What is off offer is full as well, wherever the pod could be held."""
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
 )  # fmt: skip
 OFF_OFFER = (
     *CORDONS, RefusalCode.DEVICE_UNHEALTHY, RefusalCode.NODE_NOT_READY, RefusalCode.NODE_GONE,
 )  # fmt: skip
-"""Causes of what would do, and is not to be had for now."""
 
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
-    """A refusal in one sentence, which begins with that the pod can never fit where it cannot, or
-    is the limit that never holds it; `short` for one of a list."""
+    """Return a refusal as one sentence, including "can never fit"; `short` is for lists."""
     return refusal_causes(explained, short=short).sentence
 
 
 def refusal_causes(
     explained: Explained, *, short: bool = False, lead: str = f"{words.NEVER}: "
 ) -> words.Causes:
-    """The same with its clauses apart; `lead` says that the pod can never fit."""
+    """Return the clauses of `refusal_words`; `lead` replaces its "can never fit"."""
     if limit := limit_words(explained):
         return words.Causes("", (limit,))
     refused, never = explained.refused, explained.never
@@ -91,12 +65,12 @@ def refusal_causes(
 
 
 def because(explained: Explained, *, short: bool = False) -> str:
-    """The same without that the pod can never fit."""
+    """Return the refusal as one sentence, without "can never fit"."""
     return refusal_causes(explained, short=short, lead="").sentence
 
 
 def cause_words(explained: Explained) -> str:
-    """A refusal in the few words of a list: its limit, or its first cause as of now."""
+    """Return the refusal in a few words: its limit, or its first cause as of now."""
     if limit := limit_words(explained):
         return limit
     said = words.cause(explained.refused, explained.shape, never=explained.never)
@@ -108,19 +82,17 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """That the refusal may be another pod's, where nothing else says that it is of a gang: of one
-    that lacks a single pod the event does not. For `shape` see `Explained`."""
+    """Return a prefix if the refusal may be about another pod; see `Explained`."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 
 def reason_words(explained: Explained) -> str:
-    """The one thing that keeps the pod out, for a headline: a limit or its gang; else the first
-    cause with how many more there are, and the nearest node."""
+    """Return the main reason: a limit, the gang, or first cause and nearest node."""
     return joined(reason_parts(explained))
 
 
 def reason_parts(explained: Explained) -> tuple[str | Part, ...]:
-    """The same with its node apart; of a pod that can never fit, what says so is the first part."""
+    """Return the parts of `reason_words`; the first may be "can never fit"."""
     if limit := _limit_of(explained):
         return (limit,)
     refused, said = explained.refused, because(explained, short=True)
@@ -134,7 +106,7 @@ def _limit_of(explained: Explained) -> str:
 
 
 def limit_words(explained: Explained) -> str:
-    """The limit that could never hold the pod; empty where it could."""
+    """Describe the limit that is too small for the pod; empty if there is none."""
     match explained.limit:
         case BeyondLimit(queue, quota, resource, most, needed, together):
             allowed, wanted = (words.of_resource(resource, of) for of in (most, needed))
@@ -153,8 +125,7 @@ def limit_words(explained: Explained) -> str:
 
 
 def waits_for(explained: Explained) -> Hashable:
-    """What tells one cause from another where it is said in short: equal for pods that wait for the
-    same."""
+    """Return a key that is equal for pods whose causes have the same short text."""
     shape, refused = explained.shape, explained.refused
     if isinstance(explained.limit, PodRefused):
         refused = explained.limit
@@ -175,7 +146,7 @@ def waits_for(explained: Explained) -> Hashable:
 
 
 def causes_say_all(explained: Explained) -> bool:
-    """Whether its causes, node by node, are all that the sentence of a refusal says."""
+    """Return True if the causes per node are all that the refusal says."""
     if explained.never and not explained.limit:
         return True
     refused = explained.refused
@@ -184,13 +155,12 @@ def causes_say_all(explained: Explained) -> bool:
 
 def refused_answer(
     state: State, pod: PodState, explained: Explained, room: Room, unbelieved: tuple[str, ...] = ()
-) -> WhyRefused:
-    """A refusal as the read API shows it: every cause, and of cordons whose they are, the nearest
-    misses, and the nodes whose agents are not believed."""
+) -> reads.WhyRefused:
+    """Return a refusal with all causes, cordons, near misses and unbelieved nodes."""
     causes, nearest = refused_rows(state, explained, pod, room)
     if not explained.never:
         causes = tuple(_with_people(state, row, explained, pod, room) for row in causes)
-    return WhyRefused(
+    return reads.WhyRefused(
         revision=pod.refused_revision,
         nodes=explained.refused.nodes,
         causes=causes,
@@ -206,8 +176,8 @@ def refused_answer(
 
 def refused_rows(
     state: State, explained: Explained, pod: PodState, room: Room
-) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
-    """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
+) -> tuple[tuple[reads.CauseRow, ...], tuple[reads.MissRow, ...]]:
+    """Return the causes of a refusal with their cures, and near misses."""
     shape, ranked = explained.shape, words.ranked(explained.refused)
     could = ""
     if (
@@ -217,7 +187,7 @@ def refused_rows(
     ):
         count = room.once(("could", pod.shape_key), lambda: sum(1 for _ in room.could(shape)))
         of = explained.refused.nodes
-        if 0 < 2 * count <= of:  # where more than half could hold the pod, it is no obstacle
+        if 0 < 2 * count <= of:  # if most nodes could take the pod, the count is no help
             could = f" (only {count:,} of {words.nodes(of)} could hold it)"
     causes = tuple(
         _cause_row(state, code, count, explained, pod, room=room, could=could)
@@ -230,10 +200,9 @@ def refused_rows(
 
 
 def _with_people(
-    state: State, row: CauseRow, explained: Explained, pod: PodState, room: Room
-) -> CauseRow:
-    """The cause, with who cordoned what it is about, since when and why: of what could hold the
-    pod, the first few."""
+    state: State, row: reads.CauseRow, explained: Explained, pod: PodState, room: Room
+) -> reads.CauseRow:
+    """Add the cordons of the first nodes or devices that could take the pod."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
     names, _ = _liftable(state, row.code, explained, pod, room)
@@ -241,7 +210,7 @@ def _with_people(
         return row
     of_device = row.code is RefusalCode.DEVICE_CORDONED
     cordoned = tuple(
-        OffOffer(
+        reads.OffOffer(
             node=state.node_of_device.get(name, "") if of_device else name,
             device=name if of_device else "",
             cordons=cordon_answers(
@@ -252,39 +221,45 @@ def _with_people(
     )
     more: int | None = len(names) - len(cordoned)
     if len(names) == NODES_WEIGHED:
-        more = None  # no more of them are looked at
+        more = None  # the search stopped here
     return cause_with_text(structs.replace(row, cordoned=cordoned, cordoned_more=more))
 
 
-def cordon_answers(cordons: Iterable[Cordon]) -> tuple[CordonAnswer, ...]:
-    """The reasons as answers have them."""
-    return tuple(CordonAnswer(**fields_of(each, "by reason time revision")) for each in cordons)
+def cordon_answers(cordons: Iterable[Cordon]) -> tuple[reads.CordonAnswer, ...]:
+    """Convert the cordons of a node or device into answers."""
+    return tuple(
+        reads.CordonAnswer(**fields_of(each, "by reason time revision")) for each in cordons
+    )
 
 
 def _cause_row(
     state: State, code: RefusalCode, count: int, explained: Explained, pod: PodState,
     *, room: Room, could: str,
-) -> CauseRow:  # fmt: skip
-    """The cure names a node or device: that of the nearest miss, or the first that is cordoned and
-    could hold the pod.
-
-    `could` is said where something is to end."""
-    limited, shape = code in words.LIMIT_CODES, explained.shape
-    near = [miss for miss in explained.refused.nearest if miss.code is code]
-    command, cure = "", ""
+) -> reads.CauseRow:  # fmt: skip
+    limited, shape, refused = code in words.LIMIT_CODES, explained.shape, explained.refused
+    command = ""
     if code in CORDONS and not explained.never:
         liftable = _liftable(state, code, explained, pod, room)
-        command, cure = _uncordoned(state, code, near, liftable)
+        command, cure = _uncordoned(state, code, refused, liftable)
     else:
         cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if shape is not None:
         cure += _besides(state, code, explained, pod, room)
-    held = holders(room, state, pod, explained.refused) if limited and not explained.limit else []
-    cure += could if code in words.FREED else ""
-    never = explained.never
-    said = _limit_words(explained) if limited else words.named(code, shape, never=never)
-    said += _own_words(explained) if code in words.FREED else ""
-    return cause_with_text(CauseRow(
+    held = holders(room, state, pod, refused) if limited and not explained.limit else []
+    if not limited:
+        said = words.named(code, shape, never=explained.never)
+    elif refused.queue is not None and not explained.limit:
+        said = words.queue(refused.queue)
+    elif refused.quota is not None and not explained.limit:
+        said = words.quota(refused.quota)
+    else:
+        said = limit_words(explained)
+    if code in words.FREED:
+        cure += could
+        # If causes differ, it is unknown for which of them the gang itself uses the devices.
+        if explained.own and len(words.FREED & refused.reasons.keys()) == 1:
+            said += f" (on {explained.own:,} of these by other pods of its gang)"
+    return cause_with_text(reads.CauseRow(
         code=code, words=said, nodes=count, command=command, cure=cure,
         held_by=tuple(each.full_name for each in held[:HOLDERS_NAMED]), holders=len(held),
         off_offer=code in OFF_OFFER, is_limit=limited,
@@ -294,7 +269,6 @@ def _cause_row(
 def _besides(
     state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
 ) -> str:
-    """What would have to be besides, or instead, for whoever wants what the pod does."""
     shape, said = pod.submitted.shape, ""
     ails = code is RefusalCode.DEVICE_UNHEALTHY and not explained.never
     wanted = {ask.family for ask in shape.asks}
@@ -303,29 +277,27 @@ def _besides(
     if ails and not all(map(wanted.isdisjoint, unnamed)):
         said = ", or pods of another scheduler that hold such devices there end"
     said += fleet_words(state, code, shape)
-    return said + (_full_too(state, pod, room) if ails else "")
-
-
-def _own_words(explained: Explained) -> str:
-    """That on some of the nodes it is the gang itself that would hold the devices; empty where it
-    is not, or causes differ, so that nobody knows on which."""
-    if not explained.own or len(words.FREED & explained.refused.reasons.keys()) != 1:
-        return ""
-    return f" (on {explained.own:,} of these by other pods of its gang)"
+    if not ails:
+        return said
+    failed = (node for node in state.nodes.values() if any(not h.healthy for h in node.devices))
+    recovered = room.once(
+        ("recovered", pod.shape_key),
+        lambda: any(room.fits_on_offer(shape, node) for node in islice(failed, NODES_WEIGHED)),
+    )
+    return said if recovered else said + AND_END
 
 
 def _uncordoned(
-    state: State, code: RefusalCode, near: list[NearMiss], liftable: tuple[list[str], str]
+    state: State, code: RefusalCode, refused: PodRefused, liftable: tuple[list[str], str]
 ) -> tuple[str, str]:
-    """The cure for a cordon, as a command and what follows it: of what is cordoned now and could
-    hold the pod the nearest, or else the first by name; if it can, of what would then take it at
-    once."""
+    """Return the cure for a cordon: a command, and the rest of the sentence."""
     names, besides = liftable
     if not names:
         if next(_cordoned(state, code), None) is not None:
             return "", NO_CURE
         stands = code is RefusalCode.DEVICE_CORDONED and state.device_cordons
         return "", LEFT if stands else LIFTED
+    near = (miss for miss in refused.nearest if miss.code is code)
     nearest = {name for miss in near for name in (miss.node, miss.device)}
     first = next((name for name in names if name in nearest), names[0])
     return words.cure(code, node=first, device=first), besides
@@ -334,9 +306,10 @@ def _uncordoned(
 def _liftable(
     state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
 ) -> tuple[list[str], str]:
-    """What is cordoned and could hold the pod, by name, and what would have to be besides; where to
-    lift one cordon is enough for some of them, these alone. Of whom nobody knows what they want,
-    all that is cordoned."""
+    """Return the cordoned names that could take the pod, and what else is needed.
+
+    If lifting a single cordon suffices for some, only those. If it is unknown which pod of a gang
+    was refused, all that is cordoned."""
     shape = explained.shape
     if shape is None:
         there = islice(_cordoned(state, code), NODES_WEIGHED)
@@ -355,29 +328,8 @@ def _lifting(state: State, code: RefusalCode, shape: Shape, room: Room) -> tuple
     return names, AND_ELSE if well else AND_END
 
 
-def _full_too(state: State, pod: PodState, room: Room) -> str:
-    """That pods would have to end as well, where a device that recovers is not enough."""
-    shape, nodes = pod.submitted.shape, state.nodes.values()
-    failed = (node for node in nodes if any(not held.healthy for held in node.devices))
-    enough = room.once(
-        ("recovered", pod.shape_key),
-        lambda: any(room.fits_on_offer(shape, node) for node in islice(failed, NODES_WEIGHED)),
-    )
-    return "" if enough else AND_END
-
-
-def _limit_words(explained: Explained) -> str:
-    """Which limit it is, and how much of what is lacking."""
-    refused = explained.refused
-    if limit := limit_words(explained):
-        return limit
-    if refused.queue is not None:
-        return words.queue(refused.queue)
-    return words.quota(refused.quota) if refused.quota is not None else ""
-
-
 def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
-    """The nodes or devices of which this cause may speak, where it is a cordon; with the node."""
+    """Yield the cordoned nodes, or devices with their node, that match this code."""
     if code is RefusalCode.DEVICE_CORDONED:
         there = (device for device in state.device_cordons if device in state.node_of_device)
         yield from ((device, state.nodes[state.node_of_device[device]]) for device in there)
@@ -389,8 +341,7 @@ def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]
 
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
-    """Who holds what the node has too little of: of its devices that would do, or of the one that
-    is short."""
+    """Return the pods on the devices that could satisfy the pod, or on the short one."""
     if miss.code not in words.FREED:
         return []
     alone = shape is not None and miss.device and sum(ask.count for ask in shape.asks) == 1
@@ -406,9 +357,8 @@ def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -
 
 def _miss_row(
     state: State, miss: NearMiss, shape: Shape | None, room: Room, *, holders: bool
-) -> MissRow:
-    """What the node lacks; of whom it is known what they want, in their words, with the holders."""
-    row = MissRow(
+) -> reads.MissRow:
+    row = reads.MissRow(
         **fields_of(miss, "node device code needed available"),
         words=words.named(miss.code, shape, never=not holders),
         needed_words=words.amount(miss.code, miss.needed),
@@ -420,7 +370,7 @@ def _miss_row(
         shape is not None
         and miss.code is RefusalCode.CORES_INSUFFICIENT
         and not any(ask.cores for ask in shape.asks)
-    ):  # it asks for none, and others hold all
+    ):  # it requests no cores, but all are in use
         row = structs.replace(row, needed_words="", available_words="", missing="")
     if node is None:
         return row
@@ -444,17 +394,14 @@ def _miss_row(
 
 
 KINDS_NAMED: Final = 8
-"""So many models, modes or labels are named for a pod whose own is not there."""
-TYPES_ALIKE: Final = 0.8
-"""An H200 and an H100 are less than that, and none is a slip of the pen for the other."""
+TYPES_ALIKE: Final = 0.8  # H200 and H100 are less similar, so neither counts as a typo of the other
 _C = RefusalCode
 _MODELS: Final[Callable[[Device], str]] = lambda device: device.model  # noqa: E731 - beside the next
 _MODES: Final[Callable[[Device], str]] = lambda device: device.mode  # noqa: E731 - in a table
 
 
 def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, str] | None:
-    """What is wanted and what the node has, where its cause is of kinds and not of amounts; of a
-    gang the cause may be that of a pod which has ended since, whose wishes this one has not."""
+    """Return what the pod requires and what the node has; None for amounts."""
     if code is _C.TYPE_MISMATCH and words.types(shape):
         return words.types(shape), " or ".join(_there([node], shape, _MODELS))
     if code is _C.MODE_MISMATCH and words.modes(shape):
@@ -471,12 +418,18 @@ def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, s
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """What the fleet has instead, as in `; this fleet has T4; did you mean T4?`; empty for other
-    causes."""
+    """Return what the fleet has, as in `; this fleet has T4; did you mean T4?`."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, _MODELS)
-        return f"{_has(models)}{_type_meant(shape, models)}"
+        parts = {part for model in models for part in re.split(r"[\s-]+", model)}
+        wrong = (
+            name
+            for name in shape.devices.use_types
+            if not any(type_matches(name, model) for model in models)
+        )
+        alike = (each for name in wrong for each in near(name, parts, alike=TYPES_ALIKE))
+        return f"{_has(models)}{_meant(alike)}"
     if code is _C.MODE_MISMATCH:
         return _has(_there(nodes, shape, _MODES))
     return _labels_meant(state, shape) if code is _C.NODE_LABELS_MISMATCH else ""
@@ -486,19 +439,8 @@ def _has(things: list[str]) -> str:
     return f"; this fleet has {listed(things, KINDS_NAMED)}" if things else ""
 
 
-def _type_meant(shape: Shape, models: list[str]) -> str:
-    """The parts of names of models that are like a type that none of them is of."""
-    parts = {part for model in models for part in re.split(r"[\s-]+", model)}
-    wrong = (
-        name
-        for name in shape.devices.use_types
-        if not any(type_matches(name, model) for model in models)
-    )
-    return _meant(each for name in wrong for each in near(name, parts, alike=TYPES_ALIKE))
-
-
 def _labels_meant(state: State, shape: Shape) -> str:
-    """The labels that are like one that the pod selects and no node has."""
+    """Return labels that are similar to a selected one that no node has."""
     meant = list[str]()
     for key, value in sorted(shape.node.selector.items()):
         labels = [node.host.labels for node in state.nodes.values() if node.present]
@@ -521,25 +463,23 @@ def _meant(names: Iterable[str]) -> str:
 
 
 def _there(nodes: Iterable[NodeState], shape: Shape, what: Callable[[Device], str]) -> list[str]:
-    """What the devices of the families asked for are, each once."""
     wanted = {ask.family for ask in shape.asks}
     held = (each for node in nodes if node.present for each in node.devices if each.present)
     return sorted({what(h.device) for h in held if h.device.family in wanted}, key=natural)
 
 
-TAKEN_NAMED = 3
-"""So many nodes and devices are named; more are counted."""
+TAKEN_NAMED = 3  # nodes and devices that are listed; more are counted
 _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_GONE)
-"""Who was refused for these was out already."""
 
 
-def with_taken(refused: WhyRefused, state: State, pod: PodState, room: Room) -> WhyRefused:
-    """The refusal with what no longer takes the pod and did when it was refused; of many cordons
-    the first few."""
+def with_taken(
+    refused: reads.WhyRefused, state: State, pod: PodState, room: Room
+) -> reads.WhyRefused:
+    """Add nodes and devices that became unavailable later, with the first cordons."""
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
     out = tuple(
-        OffOffer(node=name, state="silent" if state.nodes[name].silent else "not-ready")
+        reads.OffOffer(node=name, state="silent" if state.nodes[name].silent else "not-ready")
         for name in dict.fromkeys(miss.node for miss in refused.nearest if miss.code not in _OUT)
         if name not in cordoned and name in state.nodes and not state.nodes[name].ready
     )
@@ -549,13 +489,13 @@ def with_taken(refused: WhyRefused, state: State, pod: PodState, room: Room) -> 
     )
 
 
-def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, OffOffer]]:
-    """Nodes and devices that were cordoned after the pod was refused, each by its name."""
+def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, reads.OffOffer]]:
+    """Yield nodes and devices that were cordoned after the pod was refused, by name."""
     shape, refused = pod.submitted.shape, pod.refused_revision
     closed: set[str] = set()
     for name, node in state.nodes.items():
         if node.cordons and node.cordons[0].revision > refused and room.holds(shape, node):
-            yield name, OffOffer(node=name, cordons=cordon_answers(node.cordons))
+            yield name, reads.OffOffer(node=name, cordons=cordon_answers(node.cordons))
         elif node.cordons:
             closed.add(name)
     for device, cordons in state.device_cordons.items():
@@ -563,7 +503,7 @@ def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, Off
         if cordons[0].revision <= refused or not where or where in closed:
             continue
         if room.holds(shape, state.nodes[where]):
-            off = OffOffer(node=where, device=device, cordons=cordon_answers(cordons))
+            off = reads.OffOffer(node=where, device=device, cordons=cordon_answers(cordons))
             yield f"{device_words(device)} of {where}", off
 
 
@@ -573,9 +513,7 @@ LIMITED = "nobody is evicted for what a limit keeps out"
 def spared_words(
     state: State, pod: PodState, room: Room, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Which pods the rules spare, in a sentence; empty where they spare none.
-
-    With `nodes`, it looks at these alone, and at no limit: for a caller that has little time."""
+    """Return a sentence about spared pods; with `nodes`, it searches only these."""
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
     if Explained(pod.refusal, never=False).of_limits:
@@ -586,7 +524,7 @@ def spared_words(
         rules = [rule for each in lower if (rule := _rule(state, pod, each))]
         others = [each for each in lower if not _rule(state, pod, each)]
         if not rules or room.lacks_only(pod.submitted.shape, node, others):
-            continue  # they are not what keeps it out: those that may go would make room enough
+            continue  # not the reason: evicting the other pods would be enough
         if room.lacks_only(pod.submitted.shape, node, lower):
             holds, stays = ("holds", "stays") if len(rules) == 1 else ("hold", "stay")
             return (
@@ -597,12 +535,11 @@ def spared_words(
 
 
 def _within_limit(state: State, pod: PodState, refused: PodRefused, room: Room) -> str:
-    """That nobody goes for what a limit keeps out, where that is others' to free."""
     held = holders(room, state, pod, refused)
     lower = sum(each.submitted.priority < pod.submitted.priority for each in held)
     if not lower or never_within(room, state, pod, refused):
         return ""
-    if refused.queue:  # of other namespaces as well, whose pods are counted to nobody
+    if refused.queue:  # pods of other namespaces are not counted for the user
         return f"Pods of lower priority hold what the queue allows, and stay: {LIMITED}"
     holds, stays = ("holds", "stays") if lower == 1 else ("hold", "stay")
     return (
@@ -614,7 +551,6 @@ def _within_limit(state: State, pod: PodState, refused: PodRefused, room: Room) 
 def _with_lower(
     state: State, pod: PodState, nodes: Iterable[NodeState]
 ) -> Iterator[tuple[NodeState, list[PodState]]]:
-    """Those of the nodes that have pods of lower priority, with these."""
     priority = pod.submitted.priority
     for node in nodes:
         lower = [
@@ -626,7 +562,7 @@ def _with_lower(
 
 
 def _rule(state: State, pod: PodState, other: PodState) -> str:
-    """What spares the other; empty where it could be evicted for the pod."""
+    """Return the rule that spares the other pod; empty if it could be evicted."""
     if not pod.submitted.preempts:
         return "preemptionPolicy of the pod that waits is Never"
     if not other.submitted.evictable:

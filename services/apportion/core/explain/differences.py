@@ -1,17 +1,16 @@
-"""What differs between two states: pods that hold and that wait, nodes, devices, limits, settings.
+"""Compare two states: placements, pending pods, nodes, devices, limits, settings.
 
-A picture holds what of a state can differ, of all of it or of a part; taking one costs a look at
-each thing of it, and words are made for what differs alone. Invariants: two pictures of equal
-states have no difference, and a difference between pictures is one between the states; an event
-makes no difference outside of what `touched` names."""
+Invariants: pictures of equal states have no difference, and any difference between pictures is one
+between the states. An event changes only what `touched` names."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
 
+import apportion_schemas as schemas
 from apportion.core.answers.past import READY, Side
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.health import failure
@@ -19,51 +18,23 @@ from apportion.core.explain.text.event_text import limit_name, policy_words, quo
 from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.words import of_resource
 from apportion.core.ledger.state import NodeState, State
-from apportion_schemas import (
-    Configuration,
-    ConfigurationChanged,
-    DeviceCordoned,
-    DeviceCordonLifted,
-    DeviceHealthChanged,
-    DeviceUncordoned,
-    NodeCordoned,
-    NodeCordonLifted,
-    NodeGone,
-    NodeHeard,
-    NodeObserved,
-    NodeReported,
-    NodeSilent,
-    NodeUncordoned,
-    PlacementVoided,
-    PodAdopted,
-    PodGone,
-    PodPlaced,
-    PodResized,
-    PodSubmitted,
-    PolicyChanged,
-    QueueObserved,
-    QuotaGone,
-    QuotaObserved,
-    Share,
-)
 
 VALUE_CHARS_MAX = 200
 GONE, OK, FAILED, WAITS = "gone", "ok", "failed", "waits"
-WHOLE_LIMIT = "limit"
-"""What differs of a limit that came or left."""
+WHOLE_LIMIT = "limit"  # the difference of a limit that was added or removed
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class Held(NamedTuple):
-    """What a pod holds, and where."""
+    """The shares of a pod, and its node."""
 
     name: str
     node: str
-    shares: tuple[Share, ...]
+    shares: tuple[schemas.Share, ...]
 
     @property
     def side(self) -> Side:
-        """The same as a side of a difference."""
+        """The placement as one side of a difference."""
         return Side(node=self.node, shares=self.shares)
 
 
@@ -71,32 +42,28 @@ _NOTHING = Side()
 
 
 class Picture(NamedTuple):
-    """What of a state can differ from another one.
-
-    `cards` counts the devices of each node, and `owners` names the node of each device. `waiting`
-    are the pods without a place, by uid, with their names."""
+    """The parts of a state that can differ; `waiting` are pods without a placement."""
 
     revision: int
     placements: dict[str, Held]
     nodes: dict[str, dict[str, Side]]
     devices: dict[str, dict[str, Side]]
-    configuration: Configuration
-    policy: PolicyChanged
+    configuration: schemas.Configuration
+    policy: schemas.PolicyChanged
     cards: dict[str, int]
     owners: dict[str, str]
     waiting: dict[str, str]
     limits: dict[str, dict[str, Side]]
 
     def joined(self, before: "Picture", node: str) -> bool:
-        """Whether the node is there now, and nobody had told of it before."""
+        """Return True if the node is present now and was not known before."""
         now, was = self.nodes.get(node), before.nodes.get(node)
         is_there = now is not None and now["state"].state not in {"", GONE}
         return is_there and (was is None or not was["state"].state)
 
 
 class Part(NamedTuple):
-    """These things of a state: pods by uid, nodes by name, devices by id, limits by what people
-    call them; and its settings."""
+    """Parts of a state by uid, name or id; settings are always included."""
 
     pods: Collection[str] = ()
     nodes: Collection[str] = ()
@@ -105,8 +72,7 @@ class Part(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """One thing, what of it changed, and what that was and is; `key` is a uid for a pod, that of
-    the newer one where two had the name, and `left` then that of the other."""
+    """One object and the aspect that changed; `left` is the uid that lost the name."""
 
     key: str
     name: str
@@ -117,7 +83,7 @@ class Difference(NamedTuple):
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
-    """What of this state, or of a part of it, can differ; it stays when the state goes on."""
+    """Return a picture of the state, or of a part, independent of later changes."""
     pods, nodes, owners = state.pods, state.nodes, state.node_of_device
     if part is not None:
         pods = {uid: pods[uid] for uid in part.pods if uid in pods}
@@ -147,15 +113,13 @@ def picture(state: State, part: Part | None = None) -> Picture:
 
 
 def touched(state: State, data: Any) -> Part | None:
-    """Of what the event may make a difference once it is folded; None where of nothing."""
+    """Return the parts that the event may change when it is folded; None if nothing."""
     found = _TOUCHED.get(type(data))
     return found(state, data) if found is not None else None
 
 
 def placements(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Pods that hold something else, or hold it elsewhere, by name.
-
-    A pod that was submitted anew under its name, as one that was drained is, has moved."""
+    """Yield pods whose shares or node differ, by name; a resubmitted pod has moved."""
     pairs: dict[str, tuple[list[str], list[str]]] = {}
     for uid in before.placements | after.placements:
         was, now = before.placements.get(uid), after.placements.get(uid)
@@ -165,26 +129,20 @@ def placements(before: Picture, after: Picture) -> Iterator[Difference]:
             if held is not None:
                 pairs.setdefault(held.name, ([], []))[at].append(uid)
     for name in sorted(pairs, key=natural):
-        yield from _moves(name, *pairs[name], before, after)
-
-
-def _moves(
-    name: str, left: list[str], came: list[str], before: Picture, after: Picture
-) -> Iterator[Difference]:
-    """Those of one name: who is in both is the same pod, all others are paired as they stand."""
-    both = [uid for uid in came if uid in before.placements]
-    left = both + [uid for uid in left if uid not in both]
-    came = both + [uid for uid in came if uid not in both]
-    for at in range(max(len(left), len(came))):
-        was = before.placements[left[at]].side if at < len(left) else _NOTHING
-        now = after.placements[came[at]].side if at < len(came) else _NOTHING
-        key = came[at] if at < len(came) else left[at]
-        gone = left[at] if at < len(left) and left[at] != key else ""
-        yield Difference(key, name, "placement", was, now, gone)
+        left, came = pairs[name]
+        # Pair the pods that are in both pictures first, then the others in order.
+        both = [uid for uid in came if uid in before.placements]
+        left = both + [uid for uid in left if uid not in both]
+        came = both + [uid for uid in came if uid not in both]
+        for old, new in zip_longest(left, came, fillvalue=""):
+            one = before.placements[old].side if old else _NOTHING
+            other = after.placements[new].side if new else _NOTHING
+            gone = old if new and old != new else ""
+            yield Difference(new or old, name, "placement", one, other, gone)
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Pods that began to wait, and those that wait no more, by name."""
+    """Yield pods that became pending, and those that no longer are, by name."""
     was, now = before.waiting, after.waiting
     changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
     for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):
@@ -193,7 +151,7 @@ def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
-    """The keys of the configuration that have another value."""
+    """Yield the keys of the configuration whose values differ."""
     if before.configuration is after.configuration:
         return
     was, now = structs.asdict(before.configuration), structs.asdict(after.configuration)
@@ -203,7 +161,7 @@ def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def policy(before: Picture, after: Picture) -> Iterator[Difference]:
-    """How nodes and devices are preferred."""
+    """Yield a difference if the placement policy differs."""
     if before.policy is after.policy:
         return
     was, now = (
@@ -224,11 +182,10 @@ LISTS: Mapping[str, Callable[[Picture, Picture], Iterator[Difference]]] = {
     "configuration": configuration,
     "policy": policy,
 }
-"""Everything that can differ, by its name in answers."""
 
 
 def _nodes_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Of one that joined, how many devices it has."""
+    """Add the number of devices to nodes that joined."""
     for each in LISTS["nodes"](before, after):
         if each.what == "state" and after.joined(before, each.key):
             yield each._replace(now=structs.replace(each.now, cards=after.cards[each.key]))
@@ -237,7 +194,7 @@ def _nodes_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Not that one is well which came with its node."""
+    """Leave out healthy devices that came with a node."""
     for each in LISTS["devices"](before, after):
         came = each.was == _NOTHING and each.now.state == OK
         if not (came and after.joined(before, after.owners.get(each.key, ""))):
@@ -245,8 +202,7 @@ def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Not of who has a place now, which is a row of placements, nor of who waits on under its name,
-    as one that was submitted anew."""
+    """Leave out pods that were placed, or were resubmitted under their name."""
     waited, waits = set(before.waiting.values()), set(after.waiting.values())
     placed = {held.name for held in after.placements.values()}
     for each in waiting(before, after):
@@ -255,7 +211,7 @@ def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _limits_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """One that came or left is one row, however many sides it has: so rows count limits."""
+    """Combine all aspects of a limit that was added or removed into one row."""
     for name, sides in groupby(LISTS["limits"](before, after), lambda each: each.name):
         if name in before.limits and name in after.limits:
             yield from sides
@@ -265,12 +221,13 @@ def _limits_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _whole(sides: Mapping[str, Side]) -> str:
-    """As in `open, weight 1, capability cpu 8 CPU`."""
+    """Return text such as `open, weight 1, capability cpu 8 CPU`."""
     named = {"weight", "capability", "cards"}
     shown = ((name, side.state or side.value) for name, side in sides.items())
     return ", ".join(f"{name} {said}" if name in named else said for name, said in shown if said)
 
 
+# The lists for users: a node that joined, a placed pod and a limit are one row each
 SHOWN = {
     **LISTS,
     "waiting": _waiting_shown,
@@ -278,9 +235,6 @@ SHOWN = {
     "devices": _devices_shown,
     "limits": _limits_shown,
 }
-"""The same for people: a node that joined is one row, and tells of the devices that came with; a
-pod that waited and has a place is one row, and so is a limit that came or left.
-"""
 
 
 def _sides(
@@ -297,7 +251,7 @@ def _sides(
 
 
 def _node_state(node: NodeState) -> str:
-    """Empty for one of which nobody has told yet, as for one that is not there."""
+    # A node that is not known yet has an empty state, like one that does not exist.
     if not node.present:
         return GONE if node.gone else ""
     return READY if node.ready else "silent" if node.silent else "not ready"
@@ -310,7 +264,7 @@ def _device(device: DeviceState) -> dict[str, Side]:
 
 
 def _limits(state: State, wanted: Collection[str] | None) -> dict[str, dict[str, Side]]:
-    """The sides of these limits; of all where None are named."""
+    """Return the aspects of these limits; of all limits if None."""
     if wanted is not None and not wanted:
         return {}
     quotas = (quota for of_namespace in state.quotas.values() for quota in of_namespace.values())
@@ -319,7 +273,7 @@ def _limits(state: State, wanted: Collection[str] | None) -> dict[str, dict[str,
     return {name: each for name, each in sides.items() if wanted is None or name in wanted}
 
 
-def _queue(queue: QueueObserved) -> dict[str, Side]:
+def _queue(queue: schemas.QueueObserved) -> dict[str, Side]:
     cards = ", ".join(f"{each} {most:,}" for each, most in sorted(queue.cards.items()))
     return {
         "state": Side(state="open" if queue.open else "closed"),
@@ -330,16 +284,13 @@ def _queue(queue: QueueObserved) -> dict[str, Side]:
 
 
 def _amounts(most: Mapping[str, int]) -> str:
-    """As in `cpu 8 CPU, nvidia.com/gpu 4`."""
+    """Return text such as `cpu 8 CPU, nvidia.com/gpu 4`."""
     return ", ".join(f"{name} {of_resource(name, value)}" for name, value in sorted(most.items()))
 
 
 def _value(value: Any) -> str:
     text: str = _encode(value).decode()
     return text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + "…"
-
-
-# ------------------------------------------------------------------ what an event touches
 
 
 def _devices_of(state: State, node: str) -> tuple[str, ...]:
@@ -349,34 +300,53 @@ def _devices_of(state: State, node: str) -> tuple[str, ...]:
 
 _TOUCHED: dict[type, Callable[[State, Any], Part]] = {
     **dict.fromkeys(
-        (PodPlaced, PodResized, PlacementVoided), lambda _, data: Part(pods=(data.pod,))
+        (schemas.PodPlaced, schemas.PodResized, schemas.PlacementVoided),
+        lambda _, data: Part(pods=(data.pod,)),
     ),
-    # Devices of which nobody has told come with whoever holds them.
-    PodAdopted: lambda _, data: Part((data.pod,), devices=[each.device for each in data.shares]),
-    **dict.fromkeys((PodSubmitted, PodGone), lambda _, data: Part(pods=(data.uid,))),
+    # Unknown devices are created with the pod that uses them.
+    schemas.PodAdopted: lambda _, data: Part(
+        (data.pod,), devices=[each.device for each in data.shares]
+    ),
     **dict.fromkeys(
-        (QueueObserved, QuotaObserved), lambda _, data: Part(limits=(limit_name(data),))
+        (schemas.PodSubmitted, schemas.PodGone), lambda _, data: Part(pods=(data.uid,))
     ),
-    QuotaGone: lambda _, data: Part(limits=(quota_name(data.namespace, data.quota),)),
-    # The devices that it reports now, and those that it did before.
-    NodeReported: lambda state, data: Part(
+    **dict.fromkeys(
+        (schemas.QueueObserved, schemas.QuotaObserved),
+        lambda _, data: Part(limits=(limit_name(data),)),
+    ),
+    schemas.QuotaGone: lambda _, data: Part(limits=(quota_name(data.namespace, data.quota),)),
+    # Devices in this report, and those of the previous one.
+    schemas.NodeReported: lambda state, data: Part(
         nodes=(data.node,),
         devices=[*(each.id for each in data.devices), *_devices_of(state, data.node)],
     ),
-    # Once an API server has told of one, all others of which it does not tell are gone.
-    NodeObserved: lambda state, data: Part(
+    # The first node from an API server removes all nodes that it does not list.
+    schemas.NodeObserved: lambda state, data: Part(
         nodes=(*(state.nodes if data.version and not state.of_kubernetes else ()), data.node),
         devices=_devices_of(state, data.node),
     ),
-    NodeGone: lambda state, data: Part(nodes=(data.node,), devices=_devices_of(state, data.node)),
+    schemas.NodeGone: lambda state, data: Part(
+        nodes=(data.node,), devices=_devices_of(state, data.node)
+    ),
     **dict.fromkeys(
-        (NodeSilent, NodeHeard, NodeCordoned, NodeUncordoned, NodeCordonLifted),
+        (
+            schemas.NodeSilent,
+            schemas.NodeHeard,
+            schemas.NodeCordoned,
+            schemas.NodeUncordoned,
+            schemas.NodeCordonLifted,
+        ),
         lambda _, data: Part(nodes=(data.node,)),
     ),
     **dict.fromkeys(
-        (DeviceHealthChanged, DeviceCordoned, DeviceUncordoned, DeviceCordonLifted),
+        (
+            schemas.DeviceHealthChanged,
+            schemas.DeviceCordoned,
+            schemas.DeviceUncordoned,
+            schemas.DeviceCordonLifted,
+        ),
         lambda _, data: Part(devices=(data.device,)),
     ),
-    ConfigurationChanged: lambda *_: Part(),
-    PolicyChanged: lambda *_: Part(),
+    schemas.ConfigurationChanged: lambda *_: Part(),
+    schemas.PolicyChanged: lambda *_: Part(),
 }

@@ -1,9 +1,7 @@
-"""What nodes could hold once what is there has ended, and what each lacks now.
+"""What nodes could run when empty, and what each of them lacks now.
 
-A refusal counts what is free; of two nodes that lack the same, one may be too small for the pod
-whatever ends there. Advice must not point at that one. Where all are, the nearest is the one that
-lacks the least of what it has in all. Invariant: a node could hold a pod only if it fits there with
-nothing on it."""
+A node may be too small even when empty, and advice must not point there. Invariant: a node "could
+take" a pod only if the pod fits on the empty node."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +11,6 @@ from typing import Any, Final, TypeVar
 
 from msgspec import structs
 
-from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import template_cpu_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.feasibility import NO_PLACE, Verdict, refused_amount, refused_node
@@ -32,7 +29,7 @@ from apportion.core.placement.feasibility.occupancy import (
     uncordoned,
     without,
 )
-from apportion_schemas import Device, MigSize, NearMiss, PodRefused, RefusalCode, Shape
+from apportion_schemas import MigSize, NearMiss, PodRefused, RefusalCode, Shape
 
 T = TypeVar("T")
 NEAREST_KEPT: Final = 3
@@ -42,7 +39,7 @@ Build = tuple[tuple[str, str, str, int, int, int, int, tuple[MigSize, ...]], ...
 
 
 class Room:
-    """What the nodes of a state could hold with nothing on them; good for one state as it is."""
+    """Answers questions about empty nodes; valid for one unchanged state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -50,18 +47,18 @@ class Room:
         self._done: dict[tuple[str, bytes], Any] = {}
 
     def most(self, shape: Shape) -> int:
-        """How many such pods the fleet could hold with nothing there, at most."""
+        """Return an upper bound for the number of such pods on the empty fleet."""
         rules = rules_of(self._state, shape)
         return sum(_most_pods(shape, node, rules) for node in self._state.nodes.values())
 
     def devices_short(self, shape: Shape, miss: NearMiss) -> int:
-        """How many empty devices the node has too few of for the pod."""
+        """Return how many more empty devices the pod needs on this node."""
         node = self._state.nodes.get(miss.node)
         wanted, free = self.empty_devices(shape, node) if node is not None else (0, 0)
         return max(wanted - free, 0)
 
     def possible(self, pod: PodState, refused: PodRefused) -> tuple[NearMiss, ...]:
-        """The nearest nodes of the event that could hold the pod; it looks at these alone."""
+        """Return the event's nearest nodes that could take the pod; searches no others."""
         shape = pod.submitted.shape
         near = {miss.node: self._state.nodes.get(miss.node) for miss in refused.nearest}
         could = {
@@ -70,14 +67,14 @@ class Room:
         return tuple(miss for miss in refused.nearest if miss.node in could)
 
     def nearest(self, shape: Shape) -> tuple[NearMiss, ...] | None:
-        """What the nearest that could hold the pod lack now; None where no node could."""
+        """Return what the nearest nodes that could take the pod lack; None if none could."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))
         return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
 
     def with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:
-        """The refusal of a pod that no node could hold, as it would be if nothing ran there."""
+        """Return the refusal on an empty fleet, of a pod that no node could take."""
         alike, reasons = _unnamed(shape), Counter[RefusalCode]()
         rules, verdicts = rules_of(self._state, shape), list[tuple[NodeState, Verdict]]()
         for nodes in self._builds():
@@ -100,45 +97,48 @@ class Room:
         )
 
     def lacks_only(self, shape: Shape, node: NodeState, pods: Iterable[PodState]) -> bool:
-        """Whether the node lacks something for such a pod, and nothing once these have ended."""
+        """Return True if the node lacks only what ending `pods` would free."""
         if self.miss(shape, node) is None:
             return False
         return self.miss(shape, node, without(pods)) is None
 
     def fits_on_offer(self, shape: Shape, node: NodeState) -> bool:
-        """Whether the node would take such a pod as full as it is, once cordons were lifted and its
-        devices well."""
+        """Return True if such a pod would fit now without cordons and device failures."""
         return self.holds(shape, node) and self.miss(shape, node, on_offer) is None
 
     def fits_uncordoned(
         self, shape: Shape, node: NodeState, code: RefusalCode, device: str = ""
     ) -> bool:
-        """Whether the node would take such a pod as it is, once that one cordon was lifted."""
+        """Return True if such a pod would fit now if this one cordon were lifted."""
         return self.miss(shape, node, uncordoned(code, device)) is None
 
     def would_do(self, shape: Shape, node: NodeState) -> set[str]:
-        """The devices of the node of which some ask could be met with nothing on them."""
+        """Return the devices of the node that could satisfy an ask if they were empty."""
         rules = rules_of(self._state, shape)
         found = (usable(ask, shape.devices, node.devices, rules) for ask in shape.asks)
         return {node.devices[place].device.id for each in found for place, _ in each}
 
     def _builds(self) -> Iterable[list[NodeState]]:
-        """The nodes, those together whose devices are alike."""
+        """Return the nodes, grouped by equal devices."""
         if not self._by_build:
             for node in self._state.nodes.values():
-                self._by_build.setdefault(_build(node), []).append(node)
+                build = tuple(
+                    (each.family, each.model, each.mode, each.memory_mib, each.physical_memory_mib,
+                     each.cores, each.slots, each.mig_sizes)
+                    for each in (held.device for held in node.devices)
+                )  # fmt: skip
+                self._by_build.setdefault(build, []).append(node)
         return self._by_build.values()
 
     def once(self, key: tuple[str, bytes], work: Callable[[], T]) -> T:
-        """What `work` comes to, which is done once for a key: whoever explains many pods asks alike
-        of those that want the same."""
+        """Return the result of `work`, computed once per key."""
         if key not in self._done:
             self._done[key] = work()
         found: T = self._done[key]
         return found
 
     def could(self, shape: Shape) -> Iterator[NodeState]:
-        """The nodes that could hold such a pod with nothing on them."""
+        """Yield the nodes that could take such a pod if they were empty."""
         alike, rules = _unnamed(shape), rules_of(self._state, shape)
         for nodes in self._builds():
             if devices_feasibility(alike, empty(nodes[0]).devices, rules) is not None:
@@ -152,11 +152,11 @@ class Room:
                     yield node
 
     def holds(self, shape: Shape, node: NodeState) -> bool:
-        """Whether the node could hold such a pod with nothing on it."""
+        """Return True if the node could take such a pod if it were empty."""
         return feasibility(shape, node, empty, rules_of(self._state, shape)) is None
 
     def empty_devices(self, shape: Shape, node: NodeState) -> tuple[int, int]:
-        """How many devices the pod wants alone on one node, and how many would do there now."""
+        """Return the exclusive devices that the pod needs on one node, and those free now."""
         wanted, free, rules = 0, set[int](), rules_of(self._state, shape)
         for ask in shape.asks:
             would_do = list(usable(ask, shape.devices, node.devices, rules))
@@ -171,23 +171,21 @@ class Room:
     def miss(
         self, shape: Shape, node: NodeState, occupancy: Occupancy = now
     ) -> tuple[tuple[int, float], NearMiss] | None:
-        """What a node lacks that could hold the pod, with how near that is, measured as in the
-        events: the last filter first, then the least shortage.
+        """Return how near a node that could take the pod is, and what it lacks, or None.
 
-        None where nothing that a node or a device has free keeps the pod out."""
+        Nearness is as in the events: the last filter first, then the least shortage."""
         rules = rules_of(self._state, shape)
         verdict = feasibility(shape, node, occupancy, rules, large_enough=True)
         return (verdict.order, _near(node, verdict)) if verdict is not None else None
 
 
 def host_holds(shape: Shape, node: NodeState) -> bool:
-    """Whether the node is there, may take such pods and is large enough, whatever runs on it."""
+    """Return True if the empty node would be suitable and large enough."""
     return refused_node(shape, empty(node)) is None
 
 
 def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
-    """No more such pods than this the node could hold with nothing on it; it may be fewer, for each
-    ask is looked at by itself."""
+    """Return an upper bound for the number of such pods on the empty node, ask by ask."""
     if not host_holds(shape, node):
         return 0
     needs, host = shape.node, node.host
@@ -198,36 +196,24 @@ def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
         most = min(most, host.memory_mib // needs.memory_mib)
     for ask in shape.asks:
         if not ask.init:
-            could = usable(ask, shape.devices, node.devices, rules)
-            shares = sum(_most_shares(need, node.devices[place].device) for place, need in could)
+            shares = 0
+            for place, need in usable(ask, shape.devices, node.devices, rules):
+                device = node.devices[place].device
+                amounts = (
+                    (need.memory_mib, device.memory_mib),
+                    (need.cores_needed, device.cores),
+                    (need.template_cpu, template_cpu_of(device)),
+                )
+                slots = 1 if need.alone else device.slots
+                shares += min([slots, *(there // wanted for wanted, there in amounts if wanted)])
             most = min(most, shares // ask.count)
     return most
 
 
-def _most_shares(need: Demand, device: Device) -> int:
-    amounts = (
-        (need.memory_mib, device.memory_mib),
-        (need.cores_needed, device.cores),
-        (need.template_cpu, template_cpu_of(device)),
-    )
-    slots = 1 if need.alone else device.slots
-    return min([slots, *(there // wanted for wanted, there in amounts if wanted)])
-
-
 def _unnamed(shape: Shape) -> Shape:
-    """The shape without wishes for this device or that one."""
+    """Return the shape without constraints on particular devices."""
     devices = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
     return structs.replace(shape, devices=devices)
-
-
-def _build(node: NodeState) -> Build:
-    """What the devices of a node are, which is all that an ask without names depends on."""
-    devices = (held.device for held in node.devices)
-    return tuple(
-        (each.family, each.model, each.mode, each.memory_mib, each.physical_memory_mib,
-         each.cores, each.slots, each.mig_sizes)
-        for each in devices
-    )  # fmt: skip
 
 
 def _near(node: NodeState, verdict: Verdict) -> NearMiss:

@@ -1,13 +1,11 @@
-"""Refusals in the light of the fleet: which nodes are nearest, and what can never be.
+"""Put a refusal into the context of the fleet: nearest nodes, and "never".
 
-The event names nodes that were near when it was written, among them such as never could hold the
-pod. Whoever explains it looks at the fleet as it is now. Invariant: "never" is said only where
-every node is too small or of the wrong kind with nothing on it, or a limit is too small with nobody
-else in it; `lab.fitting`, which tries an empty fleet with the engine, says it then as well.
+Invariant: "never" is said only if every node is too small or unsuitable even when empty, or a limit
+is too small without any other pod; `lab.fitting`, which runs the engine on an empty fleet, agrees.
 
-A gang is refused by the first of its pods that finds no place, after the others took theirs; so the
-refusal counts nodes as held that are as empty as they look. Invariant: a node is called the gang's
-own only if it would take such a pod now, and all pods of the gang are alike."""
+A gang is refused for the first pod that finds no node after others were placed, so the refusal
+counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would take such
+a pod now, and all pods of the gang have the same shape."""
 
 from functools import partial
 from itertools import islice
@@ -22,18 +20,15 @@ from apportion.core.explain.text.natural import natural
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion_schemas import GangShortage, NearMiss, PodConstraints, PodRefused, RefusalCode, Shape
 
+# Nodes a list may check for pods that can never fit: 20 shapes on 1,000 nodes, each about 10 ms
 LISTED_LOOKS: Final = 20_000
-"""So many looks at nodes a list may take to find out which of its pods can never fit: on a fleet of
-1,000 nodes for 20 sorts of pods, each some ten milliseconds.
-"""
 
+# Equal for pods whose refusals have the same explanation
 Alike = tuple[bytes, int, tuple[tuple[RefusalCode, int], ...], tuple[NearMiss, ...], bool]
-"""What pods have in common whose refusals are explained alike."""
 
 
 class TooFewPlaces(NamedTuple):
-    """A gang for which the whole fleet has too few places with nothing there, and `none` for these
-    of its pods, where it has some for others."""
+    """The empty fleet has too few places for a gang, and `none` for these pods."""
 
     needed: int
     places: int
@@ -41,12 +36,11 @@ class TooFewPlaces(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """A refusal whose nearest nodes could hold the pod; `never`: none could, whatever ends.
+    """A refusal with nearest nodes that could take the pod; `never`: none ever could.
 
-    `limit` is the limit that could never hold it, whatever else ends, in amounts or as the refusal
-    has it; no node is at fault. `own` counts the nodes that others of its gang would take, which
-    the refusal counts as held. `shape` is what was asked for and refused; None where nobody knows,
-    for it is of a gang whose pods differ, and may be another one's."""
+    `limit` is too small even without other pods. `own` counts nodes for the gang's other pods,
+    which the refusal counts as in use. `shape` is the refused shape; None if the gang's pods differ
+    and another one may have been refused."""
 
     refused: PodRefused
     never: bool
@@ -56,16 +50,14 @@ class Explained(NamedTuple):
 
     @property
     def of_limits(self) -> bool:
-        """Whether a queue, quota, volume or incomplete gang is what keeps it from all nodes."""
+        """True if a queue, quota, volume or incomplete gang blocks the pod on all nodes."""
         refused, gang = self.refused, self.refused.gang
         short = gang is not None and gang.present < gang.needed
         return bool(refused.queue or refused.quota or refused.volume or short)
 
 
 class Explainer:
-    """Explains the refusals of a state, of as many pods as ask; good for that state as it is.
-
-    What pods have in common is found once, and `room` is of the same state."""
+    """Explains refusals of one unchanged state; common results are computed once."""
 
     def __init__(self, state: State) -> None:
         self.room = Room(state)
@@ -75,19 +67,16 @@ class Explainer:
         self._looks = 0
 
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
-        """The refusal with the nearest among the nodes that could hold the pod; where none could,
-        with what each lacks when empty.
+        """Return the refusal with the nearest nodes that could take the pod.
 
-        Where a volume is what keeps it out, the nodes stay as they are; where a gang is, those that
-        the others of it would take are left out; where a queue or quota is, none is near, for what
-        a node lacks is not why. `brief`: for a list, those of the event that could hold it will do;
-        of many sorts of pods, these alone are looked at."""
+        If there are none, it says what each node lacks when empty. A queue or quota has no nearest
+        nodes, and a gang leaves out those for its other pods. `brief` is for lists: the event's
+        nearest nodes suffice, and beyond `LISTED_LOOKS` no others are searched."""
         found = self._found(pod, refused, brief=brief)
         return found._replace(shape=self.wishes(pod))
 
     def wishes(self, pod: PodState) -> Shape | None:
-        """What a refusal of the pod is about; None where it may be about another pod of its gang,
-        which wants something else."""
+        """Return the shape that was refused; None if it may be another pod's of the gang."""
         return pod.submitted.shape if of_one_sort(self.room, self._state, pod) else None
 
     def _found(self, pod: PodState, refused: PodRefused, *, brief: bool) -> Explained:
@@ -122,7 +111,7 @@ class Explainer:
         kept = self.room.possible(pod, refused)
         if brief and kept:
             return Explained(structs.replace(refused, nearest=kept), never=False)
-        # A pod that wants devices for itself counts how many are empty.
+        # For exclusive devices, count the empty ones.
         short = (self.room.devices_short(shape, miss) for miss in kept)
         if kept and len(kept) == len(refused.nearest) and not any(short):
             return Explained(refused, never=False)
@@ -130,7 +119,7 @@ class Explainer:
         found = self.room.once(("nearest", pod.shape_key), lambda: self.room.nearest(shape))
         if found is None:
             if not any(node.present for node in self._state.nodes.values()):
-                return Explained(refused, never=False)  # where there is no node, nobody knows
+                return Explained(refused, never=False)  # without any node nothing is known
             empty = self.room.once(
                 ("with nothing there", pod.shape_key),
                 lambda: self.room.with_nothing_there(shape, refused),
@@ -143,8 +132,7 @@ class Explainer:
         )
 
     def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
-        """The nodes that the pod may use and whose agents are not believed: what devices they have
-        is not known, or was known before something was refused of them."""
+        """Return nodes that may fit, but whose agents' reports are refused."""
         if refused.gang or refused.queue or refused.quota or refused.volume:
             return ()
         if self._unbelieved is None:
@@ -157,15 +145,14 @@ class Explainer:
 
 
 CORDONED_WEIGHED: Final = 64
-SORTS_WEIGHED: Final = 16  # sorts of pods of a gang of which it is found out how many fit at most
+SORTS_WEIGHED: Final = 16  # shapes of a gang for which an upper bound is computed
 _CORDONED: Final = RefusalCode.NODE_CORDONED
 
 
 def never_together(
     room: Room, state: State, pod: PodState, found: GangShortage
 ) -> TooFewPlaces | None:
-    """That the whole fleet has too few places for the gang, and for which of its pods none; None
-    where it may have enough, whose pods are of several sorts or of very many."""
+    """Return a shortage if the gang does not fit on the empty fleet; None if unknown."""
     if found.present < found.needed or not any(each.present for each in state.nodes.values()):
         return None
     group = pod.submitted.group
@@ -194,8 +181,9 @@ def _never_together(
 def beside_own(
     room: Room, state: State, pod: PodState, refused: PodRefused
 ) -> tuple[PodRefused, int]:
-    """The refusal with the nearest of those nodes that others of the gang would not take, and how
-    many these are; first the node whose cordon alone keeps the gang out."""
+    """Return the refusal without the gang's own nodes, and the number of these.
+
+    A node whose cordon alone blocks the gang comes first."""
     found, shape = refused.gang, pod.submitted.shape
     if found is None or found.present < found.needed or shape.pods != PodConstraints():
         return refused, 0
@@ -216,12 +204,11 @@ def beside_own(
 def _places(
     room: Room, state: State, pod: PodState, refused: PodRefused, found: GangShortage
 ) -> tuple[set[str], str]:
-    """The nodes that the others of the gang would take, and the node whose cordon alone keeps all
-    of it out; none where that is not so."""
+    """Return the gang's own nodes, and the node whose cordon alone blocks it, if any."""
     shape, nodes = pod.submitted.shape, state.nodes.values()
     own = {each.name for each in nodes if room.holds(shape, each) and not room.miss(shape, each)}
     if len(own) > found.fitting:
-        own = set()  # places that were not there when it was decided
+        own = set()  # places that did not exist at the decision
     closed = (each for each in nodes if each.cordons and _CORDONED in refused.reasons)
     lifted = [
         each.name for each in islice(closed, CORDONED_WEIGHED)
@@ -231,8 +218,7 @@ def _places(
 
 
 def of_one_sort(room: Room, state: State, pod: PodState) -> bool:
-    """Whether all pods of its gang that wait want the same, or it has none: else nobody knows which
-    of them was refused."""
+    """Return True if all pending pods of the gang have one shape, or there is no gang."""
     if not pod.submitted.group:
         return True
     group = state.groups.get(pod.submitted.group)

@@ -1,12 +1,8 @@
-"""Nodes packed for a picture of the whole fleet: one short row each, for ten thousand of them.
+"""Pack nodes into one short row each, for a picture of ten thousand nodes.
 
-A row stands alone: it says all that a picture shows of its node, so whoever holds older rows takes
-a newer one in its place. Rows are arrays, in the order of the fields below; a card is two numbers
-and a share three, because there are 80,000 cards and as many shares.
+Rows are arrays, and cards and shares are flattened, because there are 80,000 of each. Invariant: a
+row is complete and depends on its node only, so a newer row replaces an older one."""
 
-Invariant: a row depends on its node alone, so it changes only when the fold touches that node."""
-
-from collections.abc import Iterable
 from enum import IntFlag
 from typing import Final
 
@@ -18,6 +14,7 @@ from apportion.core.answers.visibility import Everyone, Namespace, OrEmpty, Peop
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.ledger.state import NodeState, State
 
+# Labels that name a pool of similar nodes; the first one present is used
 POOL_LABELS: Final = (
     "karpenter.sh/nodepool",
     "cloud.google.com/gke-nodepool",
@@ -25,11 +22,10 @@ POOL_LABELS: Final = (
     "kubernetes.azure.com/agentpool",
     "node.kubernetes.io/instance-type",
 )
-"""Labels by which clusters name a pool of like nodes; the first that a node has names its pool."""
 
 
 class CardState(IntFlag):
-    """What is wrong with a card, as bits."""
+    """Problems of a card, as bits."""
 
     FAILED = 1
     CORDONED = 2
@@ -37,10 +33,9 @@ class CardState(IntFlag):
 
 
 class PackedPod(Struct, frozen=True, array_like=True):
-    """A pod that holds devices of the node.
+    """A pod that uses devices of the node; `gang` is a `namespace/name`.
 
-    `shares` are triples, one behind the other: which card (its place in the row), MiB, cores.
-    `gang` is its `namespace/name`, where the pod is of one."""
+    `shares` are flattened triples: position of the card in the row, MiB, cores."""
 
     namespace: Namespace
     name: OrEmpty[str]
@@ -52,11 +47,10 @@ class PackedPod(Struct, frozen=True, array_like=True):
 class PackedNode(Struct, frozen=True, array_like=True):
     """One node. `ready` is 1 or 0.
 
-    `models` are pairs of a model and the MiB of one card. `cards` are triples, one behind the
-    other: index, place in `models`, `CardState`. By the place of the card, `notes` say why it
-    failed and `cordons` who took it off offer, for a card may be both; `cordon` is that of the
-    whole node. `hardware` has the cards of a node whose pool no label names: how many, place in
-    `models`, and the mode unless it is hami-core."""
+    `models` are pairs of model and MiB of one card. `cards` are flattened triples: index, position
+    in `models`, `CardState`. `notes` (why a card failed) and `cordons` (who cordoned it) are keyed
+    by the card's position; `cordon` is that of the node. `hardware` describes a node without a pool
+    label: number of cards, position in `models`, and the mode unless it is hami-core."""
 
     node: Everyone[str]
     pool: Everyone[str]
@@ -71,21 +65,18 @@ class PackedNode(Struct, frozen=True, array_like=True):
 
 
 class PackedUse(Struct, frozen=True, array_like=True):
-    """How busy the shares of a node are: `namespace/name`, index of the card, and a part of 1.
-
-    Nothing in it: nobody tells any more."""
+    """Usage of shares: `namespace/name`, index of the card, fraction; empty if unknown."""
 
     node: Everyone[str]
     shares: Everyone[tuple[tuple[str, int, float], ...]]
 
 
 class FleetAnswer(Answer, frozen=True):
-    """The fleet as of a revision: all rows, or those that changed behind `after`.
+    """The fleet as of a revision: all rows, or those that changed after `after`.
 
-    `whole` says which: a whole answer takes the place of everything that was known. `gone` are
-    nodes that left. `nodes` are `PackedNode` and `used` are `PackedUse`, encoded already. `heard`
-    is how far samples of use were heard, by the counting of this gateway's life; 0 in the past, of
-    which no samples are kept."""
+    A `whole` answer replaces everything known before. `gone` are nodes that left. `nodes` are
+    encoded `PackedNode`, `used` are encoded `PackedUse`. `heard` counts the usage samples since
+    this gateway started; 0 in the past, for which no samples are kept."""
 
     revision: Everyone[int]
     whole: Everyone[bool]
@@ -96,12 +87,11 @@ class FleetAnswer(Answer, frozen=True):
     time: Everyone[str] = ""
 
 
-Kind = tuple[str, str]
-"""The model of a card, and its mode unless that is hami-core."""
+Kind = tuple[str, str]  # the model of a card, and its mode unless that is hami-core
 
 
 def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
-    """The pool that a node belongs to: its name by a label, else by the cards that are counted."""
+    """Return the pool of a node, named by a label or else by its counted cards."""
     labels = node.host.labels
     for label in POOL_LABELS:
         if labels.get(label):
@@ -116,7 +106,7 @@ def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
 
 
 def packed_node(node: NodeState) -> PackedNode:
-    """The row of one node."""
+    """Return the row of one node."""
     models: dict[tuple[str, int], int] = {}
     cards: list[int] = []
     notes: dict[str, str] = {}
@@ -138,6 +128,15 @@ def packed_node(node: NodeState) -> PackedNode:
         if state.cordons:
             cordons[str(at)] = cordon_words(state.cordons)
         cards += (device.index, model, int(bits))
+    pods = list[PackedPod]()
+    for pod in node.pods.values():
+        shares: list[int] = []
+        for share in pod.placement.shares if pod.placement else ():
+            if share.device in place:
+                shares += (place[share.device], share.memory_mib, share.cores)
+        if shares:
+            of, phase = pod.submitted, pod.phase.value
+            pods.append(PackedPod(of.namespace, of.name, phase, tuple(shares), of.group))
     pool, hardware = pool_of(node)
     names = [model for model, _ in models]
     return PackedNode(
@@ -148,7 +147,7 @@ def packed_node(node: NodeState) -> PackedNode:
         models=tuple(models),
         cards=tuple(cards),
         notes=notes,
-        pods=tuple(_pods(node, place)),
+        pods=tuple(pods),
         cordons=cordons,
         hardware=tuple(
             (count, names.index(model), mode) for (model, mode), count in hardware.items()
@@ -156,29 +155,16 @@ def packed_node(node: NodeState) -> PackedNode:
     )
 
 
-def _pods(node: NodeState, place: dict[str, int]) -> Iterable[PackedPod]:
-    for pod in node.pods.values():
-        shares: list[int] = []
-        for share in pod.placement.shares if pod.placement else ():
-            if share.device in place:
-                shares += (place[share.device], share.memory_mib, share.cores)
-        if shares:
-            submitted = pod.submitted
-            yield PackedPod(
-                submitted.namespace, submitted.name, pod.phase.value, tuple(shares), submitted.group
-            )
-
-
 _encode = msgspec.json.Encoder().encode
 
 
 def packed_row(node: NodeState) -> msgspec.Raw:
-    """The row of one node, encoded."""
+    """Return the encoded row of one node."""
     return msgspec.Raw(_encode(packed_node(node)))
 
 
 def whole_fleet(state: State) -> FleetAnswer:
-    """Every node that is there, as of the state's revision."""
+    """Return all present nodes, as of the state's revision."""
     there = (node for node in state.nodes.values() if node.present)
     return FleetAnswer(
         revision=state.revision, whole=True, nodes=tuple(packed_row(node) for node in there)

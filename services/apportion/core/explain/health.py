@@ -1,8 +1,7 @@
-"""Which devices that a pod holds have failed, and whether its node is ready: what its owner is told
-wherever he looks.
+"""Failed devices of a pod, and whether its node is ready.
 
-A device that fails takes nothing from the pods on it: they hold their shares until they end.
-Invariant: a device is told of as long as nothing new may go there for its health, and no longer."""
+Pods on a failed device keep their shares until they end. Invariant: a device is reported while its
+health prevents new placements, and no longer."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -17,6 +16,7 @@ _MAKE_ROOM: Final = (
     "archive and trim it (`apportion ledger archive FILE`, `apportion ledger trim`), or give it "
     "more room: `apportion ledger resize`, and max_file_store of its server"
 )
+# Reasons why no pod can be placed or started, by code, with the fix; all end by themselves
 FREEZES: Final = {
     "ledger-full": ("the ledger is full", _MAKE_ROOM),
     "ledger-silent": (
@@ -34,14 +34,10 @@ FREEZES: Final = {
     ),
     "no-agent": ("no agent is heard", "start the agents of the nodes, or look at their logs"),
 }
-"""Why no pod can be placed or started, by code, each with its fix.
-
-Placements go on by themselves once the cause has ended.
-"""
 
 
 def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
-    """The devices of its shares that failed, each once, in the order of the shares."""
+    """Return the failed devices among the pod's shares, each once, in order."""
     if pod.placement is None:
         return ()
     node = state.nodes[pod.placement.node]
@@ -51,7 +47,7 @@ def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
 
 
 def failure(device: DeviceState) -> FailedDevice | None:
-    """Why the device is no good, or None where it is well."""
+    """Return why the device is unusable, or None if it is healthy."""
     if device.present and device.healthy:
         return None
     reason = device.health_reason or "no reason given" if device.present else GONE
@@ -59,8 +55,7 @@ def failure(device: DeviceState) -> FailedDevice | None:
 
 
 def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> str:
-    """What a person can do about these failed devices, and what an unready node means, as sentences
-    behind another one; empty if nothing."""
+    """Return sentences about failed devices and an unready node, or an empty string."""
     there = next((each.device for each in failed if each.reason != GONE), "")
     said = f". {moving(device_words(there))}" if there else ""
     if not unready:
@@ -71,12 +66,12 @@ def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> 
 
 
 def moving(target: str) -> str:
-    """What moves the pods off a device that has failed, or off a node that is not heard."""
+    """Return how to move pods off a failed device or a silent node."""
     return f"`apportion drain {target} --reason WHY` moves what is on it"
 
 
 def unready(state: State, pod: PodState) -> str:
-    """Why the pod's node is not ready; empty where it is, or where the pod has none."""
+    """Return why the pod's node is not ready; empty if it is ready or there is none."""
     node = state.nodes[pod.placement.node] if pod.placement is not None else None
     if node is None or node.ready:
         return ""
@@ -88,24 +83,24 @@ def unready(state: State, pod: PodState) -> str:
 
 
 def found_silent(time: str) -> str:
-    """When it was found out that an agent is silent: it was last heard some while before."""
+    """Return when an agent was found silent; its last report was some time before."""
     return f"found silent at {moment(time)}"
 
 
 def moment(time: str) -> str:
-    """The time of an event to the second, as in `2026-05-01T12:00:00Z`."""
+    """Format the time of an event to the second, as in `2026-05-01T12:00:00Z`."""
     return f"{time[:19]}Z"
 
 
 def pods_on(node: NodeState, device: str) -> Iterator[PodState]:
-    """The pods of the node that hold a share of the device."""
+    """Yield the pods of the node that have a share of the device."""
     for pod in node.pods.values():
         if pod.placement and any(share.device == device for share in pod.placement.shares):
             yield pod
 
 
 def failed_words(failed: Iterable[FailedDevice]) -> str:
-    """As in `its device GPU-1a2b3c4d has failed (XID 79: …)`; empty where none has."""
+    """Return text such as `its device GPU-1a2b3c4d has failed (XID 79: …)`."""
     return "; ".join(
         f"its device {device_words(each.device)} has failed ({each.reason})"
         + (f" at revision {each.revision}, {moment(each.time)}" if each.revision else "")

@@ -1,11 +1,7 @@
-"""Queues and quotas: what each limits and how much of that is held, who holds it, and whom it keeps
-out for good.
+"""Queues and quotas: usage, its pods, and limits that are too small for a pod.
 
-Amounts are in the units of the event that set the limit: CPU in thousandths, memory in MiB. What is
-held is counted as the scheduler counts it, of the pods of what is answered alone. Invariants: of
-what is not limited only the devices of queues are counted, so that a cluster without queues and
-quotas costs nothing here; what is said of a limit is found once for all whom it keeps out, however
-many they are."""
+Amounts have the unit of the limit's event: CPU in thousandths, memory in MiB. Invariant: without
+queues and quotas this costs nothing."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +33,7 @@ Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 
 
 class BeyondLimit(NamedTuple):
-    """A queue or quota that is too small for a pod, or its gang `together`, whatever else ends."""
+    """A queue or quota that is too small for a pod, or for its gang `together`."""
 
     queue: str
     quota: str
@@ -48,14 +44,15 @@ class BeyondLimit(NamedTuple):
 
 
 def holders(room: Room, state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
-    """Who holds what the limit of this refusal counts, the most first; of cards of a model, which
-    are counted otherwise, and of a limit of no device, who has a place within it."""
+    """Return the pods that use the resource of the refusal's limit, most usage first.
+
+    If none does, as with limits by card model or on no device, the placed pods within the limit."""
     key = f"holders of {limit_of(state, pod, refused)}"
     return room.once((key, b""), lambda: _holders(state, pod, refused))
 
 
 def limit_of(state: State, pod: PodState, refused: PodRefused) -> str:
-    """Which limit keeps the pod out: the same words for all whom it does."""
+    """Return a key of the limit that blocks the pod, equal for all such pods."""
     if refused.queue is not None:
         return f"queue {queue_of(state, pod)} {refused.queue.resource}"
     resource = refused.quota.resource if refused.quota is not None else ""
@@ -65,31 +62,39 @@ def limit_of(state: State, pod: PodState, refused: PodRefused) -> str:
 def never_within(
     room: Room, state: State, pod: PodState, refused: PodRefused
 ) -> BeyondLimit | None:
-    """The limit of this refusal if it could never hold the pod, or its gang, with nobody else in
-    it; None where it could, or that depends on the devices that are chosen beyond their models."""
+    """Return the refusal's limit if it is too small even without other pods.
+
+    None if that depends on which devices are chosen beyond their models."""
     submitted = pod.submitted
     group = state.groups.get(submitted.group)
     together = group is not None and group.observed is not None and group.together
-    sort = b"" if together else pod.shape_key  # all of a gang is counted for each of its pods
+    sort = b"" if together else pod.shape_key  # a gang is counted as a whole for each of its pods
     whose = f"{submitted.group} {submitted.namespace} {queue_of(state, pod)}"
     limits = f"{refused.queue is not None} {refused.quota is not None}"
     return room.once((f"within {whose} {limits}", sort), lambda: _never_within(state, pod, refused))
 
 
 def of_its_card(room: Room, state: State, pod: PodState, refused: PodRefused) -> PodRefused:
-    """The refusal by the card of the quota that its queue has too little left of, where the engine
-    came last to a card that the quota does not have; as it is where several cards would do, or
-    enough is left."""
+    """Return the refusal with the card model of the queue's limit that is short.
+
+    The engine may have named a card last that the limit does not list."""
     about = f"card of {limit_of(state, pod, refused)} {refused.gang} {pod.submitted.group}"
     found = room.once((about, pod.shape_key), lambda: _of_its_card(state, pod, refused).queue)
     return structs.replace(refused, queue=found)
 
 
 def _never_within(state: State, pod: PodState, refused: PodRefused) -> BeyondLimit | None:
-    """See `never_within`; it counts all of the gang."""
     if refused.queue is not None and not refused.queue.resource:
-        return None  # the queue is closed, and may be opened
-    together, much = _together(state, pod)
+        return None  # the queue is closed, and may be opened again
+    group = state.groups.get(pod.submitted.group)
+    together = group is not None and group.observed is not None and group.together
+    if group is None or not together:
+        much = _least(pod.submitted.shape)
+    else:
+        shapes = [_least(each.submitted.shape) for each in group.pods.values()]
+        much = Counter[Amount]()
+        for amount in set().union(*shapes):  # the smallest of each amount, whichever pods have it
+            much[amount] = sum(sorted(each[amount] for each in shapes)[: group.min_available])
     known = amounts_by_name(dialect_config(state.configuration))
     queue = state.queues.get(queue_of(state, pod)) if refused.queue is not None else None
     quotas = state.quotas.get(pod.submitted.namespace, {}) if refused.quota is not None else {}
@@ -107,7 +112,7 @@ def _never_within(state: State, pod: PodState, refused: PodRefused) -> BeyondLim
     if queue is not None and queue.cards:
         needed = sum(count for (what, *_), count in much.items() if what == SHARES)
         cards, most_cards = _cards_allowed(
-            state, queue, state.groups[pod.submitted.group].pods.values() if together else [pod]
+            state, queue, group.pods.values() if group is not None and together else [pod]
         )
         if needed > most_cards:
             of = " and ".join(cards) or (refused.queue.resource if refused.queue else "")
@@ -118,9 +123,18 @@ def _never_within(state: State, pod: PodState, refused: PodRefused) -> BeyondLim
 def _cards_allowed(
     state: State, queue: QueueObserved, pods: Iterable[PodState]
 ) -> tuple[list[str], int]:
-    """The cards of the quota that would do for some of the pods, and how many shares it allows of
-    them together, at most: parts of a card are counted with its model here."""
-    models = _models_for(state, {each.shape_key: each.submitted.shape for each in pods}.values())
+    """Return the limit's card models that suit a pod, and an upper bound of their total."""
+    kinds: dict[tuple[str, str, str], Device] = {}
+    for node in state.nodes.values():
+        for held in node.devices:
+            found = held.device
+            kinds.setdefault((found.family, found.model, found.mode), found)
+    models = set[str]()
+    for shape in {each.shape_key: each.submitted.shape for each in pods}.values():
+        wanted = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
+        for device in kinds.values():
+            if any(refused_kind(ask, wanted, device) is None for ask in shape.asks):
+                models.add(device.model)
     cards = [
         card
         for card in sorted(queue.cards)
@@ -129,25 +143,7 @@ def _cards_allowed(
     return cards, sum(queue.cards[card] for card in cards)
 
 
-def _models_for(state: State, shapes: Iterable[Shape]) -> set[str]:
-    """The models of the devices of this fleet that are of the kind that one of the shapes wants,
-    whichever of them it names."""
-    sorts: dict[tuple[str, str, str], Device] = {}
-    for node in state.nodes.values():
-        for held in node.devices:
-            found = held.device
-            sorts.setdefault((found.family, found.model, found.mode), found)
-    models = set[str]()
-    for shape in shapes:
-        wanted = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
-        for device in sorts.values():
-            if any(refused_kind(ask, wanted, device) is None for ask in shape.asks):
-                models.add(device.model)
-    return models
-
-
 def _of_its_card(state: State, pod: PodState, refused: PodRefused) -> PodRefused:
-    """See `of_its_card`; it looks at all that is held."""
     short, queue = refused.queue, state.queues.get(queue_of(state, pod))
     if short is None or queue is None or not queue.cards or short.available:
         return refused
@@ -174,7 +170,6 @@ def _of_its_card(state: State, pod: PodState, refused: PodRefused) -> PodRefused
 
 
 def _holders(state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
-    """See `holders`; it looks at all pods."""
     known = amounts_by_name(dialect_config(state.configuration))
     if refused.queue is not None:
         whose = queue_of(state, pod)
@@ -197,21 +192,8 @@ def _holders(state: State, pod: PodState, refused: PodRefused) -> list[PodState]
     return sorted(placed, key=lambda each: (-held[each.uid], natural(each.full_name)))
 
 
-def _together(state: State, pod: PodState) -> tuple[bool, Counter[Amount]]:
-    """Whether it goes with a gang or alone, and what all those hold at least, on any devices."""
-    name = pod.submitted.group
-    group = state.groups.get(name) if name else None
-    if group is None or group.observed is None or not group.together:
-        return False, _least(pod.submitted.shape)
-    shapes = [_least(each.submitted.shape) for each in group.pods.values()]
-    much: Counter[Amount] = Counter()
-    for amount in set().union(*shapes):  # of each the smallest, whichever pods these are
-        much[amount] = sum(sorted(each[amount] for each in shapes)[: group.min_available])
-    return True, much
-
-
 def _least(shape: Shape) -> Counter[Amount]:
-    """What a pod of this shape holds wherever it is: of memory what it names."""
+    """Return what a pod of this shape uses at least."""
     least = Counter(at_least(shape))
     for ask in shape.asks:
         if not ask.init and not ask.cap_memory:
@@ -220,7 +202,7 @@ def _least(shape: Shape) -> Counter[Amount]:
 
 
 def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]:
-    """These queues; costs a look at each live pod, if there are any queues."""
+    """Return these queues with their usage; scans all live pods."""
     queues = [state.queues[name] for name in names]
     pods: defaultdict[str, list[PodState]] = defaultdict(list)
     for pod in state.pods.values() if queues else ():
@@ -233,7 +215,7 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
                 {name: known.get(name, ((EXTENDED, name), 1)) for name in each.capability},
                 held_by(state, pods[each.queue] if each.capability else (), of_shares),
             ),
-            # by device, since several shares may be of one
+            # by device, because several shares may be on one
             devices=dict(sorted(Counter(dict(_held(state, pods[each.queue])).values()).items())),
             pods=sum(pod.placement is not None for pod in pods[each.queue]),
             waiting=sum(pod.placement is None for pod in pods[each.queue]),
@@ -243,7 +225,7 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
 
 
 def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[QuotaAnswer, ...]:
-    """The quotas of these namespaces and names; costs a look at each live pod, if there are any."""
+    """Return these quotas with their usage; scans all live pods."""
     quotas = [state.quotas[namespace][name] for namespace, name in names]
     wanted = {each.namespace for each in quotas}
     pods: defaultdict[str, list[PodState]] = defaultdict(list)
@@ -265,7 +247,7 @@ def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[Quota
 def counted_devices(
     known: Mapping[str, tuple[Amount, int]], hard: Iterable[str]
 ) -> dict[str, tuple[Amount, int]]:
-    """What is counted under the names of a quota, of those that are of devices."""
+    """Return how device resources among the names of a quota are counted."""
     found = {}
     for name in hard:
         resource = name
@@ -277,7 +259,7 @@ def counted_devices(
 
 
 def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amount]:
-    """What all of these hold that have places, as it is `taken` of a pod's shares."""
+    """Return the sum over all placed pods; `taken` computes the amounts of a pod."""
     held: Counter[Amount] = Counter()
     for pod in pods:
         if pod.placement is not None:
@@ -287,7 +269,7 @@ def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amo
 
 
 def _held(state: State, pods: Iterable[PodState]) -> Iterator[tuple[str, str]]:
-    """The device of each share that the pods hold, and its model."""
+    """Yield device and model of each share of these pods."""
     for pod in pods:
         if pod.placement is not None:
             by_id = state.nodes[pod.placement.node].by_id
@@ -296,5 +278,5 @@ def _held(state: State, pods: Iterable[PodState]) -> Iterator[tuple[str, str]]:
 
 
 def used(counted: Mapping[str, tuple[Amount, int]], held: Amounts) -> dict[str, int]:
-    """Rounded up to whole units, as limits are compared."""
+    """Return the usage by name, rounded up to whole units, as limits are compared."""
     return {name: -(-held.get(amount, 0) // unit) for name, (amount, unit) in counted.items()}

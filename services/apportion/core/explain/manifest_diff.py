@@ -1,6 +1,4 @@
-"""What a pod would ask for otherwise by a manifest than by the one that it was submitted with.
-
-Invariant: two pods that ask for the same have no difference, whatever they are called."""
+"""Compare a manifest's requests with those of the live pod, whatever their names."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -15,7 +13,7 @@ _NOT_COMPARED: Final = frozenset(("uid", "namespace", "name"))
 
 
 def otherwise(was: PodSubmitted, wanted: PodSubmitted) -> tuple[ManifestChange, ...]:
-    """Each thing: what was, and what is wanted."""
+    """Return each differing field with both values."""
     found = []
     if was.shape.asks != wanted.shape.asks:
         found.append(ManifestChange("asks", _asks(was), _asks(wanted)))
@@ -32,7 +30,6 @@ def _asks(pod: PodSubmitted) -> str:
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value with the path to it."""
     if isinstance(value, dict):
         for name, each in value.items():
             if path or name not in _NOT_COMPARED:

@@ -1,7 +1,6 @@
-"""For what a pod waits at which no scheduler looks: a gate, another scheduler's choice, its gang.
+"""Why a pod is not in the queue: a gate, another scheduler, or its gang.
 
-No node is at fault, and nothing was refused, so no event says it. Invariant: it is said of pods
-without a refusal alone, and empty where a decision is all that is lacking."""
+Invariant: it is empty for a refused pod, and for one that only awaits a decision."""
 
 from collections.abc import Sequence
 
@@ -10,7 +9,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 
 
 def unlooked(state: State, pod: PodState) -> str:
-    """As in `until its gates are taken away: example.com/hold`, to stand behind that it waits."""
+    """Return text such as `until its gates are taken away: example.com/hold`."""
     if pod.phase is not Phase.PENDING or pod.refusal is not None:
         return ""
     if pod.submitted.gates:
@@ -21,17 +20,17 @@ def unlooked(state: State, pod: PodState) -> str:
 
 
 def gates_words(gates: Sequence[str]) -> str:
-    """For what a pod with gates waits."""
+    """Return what a pod with gates waits for."""
     return f"until its gates are taken away: {', '.join(gates)}"
 
 
 def chooser_words(chooser: str) -> str:
-    """For what a pod waits whose node is chosen elsewhere."""
+    """Return what a pod waits for whose node another scheduler chooses."""
     return f"until {chooser} has chosen its node"
 
 
 def gang_words(state: State, pod: PodState) -> str:
-    """What a pod's gang still waits for; empty where it has none or is complete."""
+    """Return what a pod's gang still waits for; empty if there is nothing."""
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     if group is None:
         return ""

@@ -1,8 +1,7 @@
-"""What a tenant sees of an answer: all of its own namespaces, of others amounts and places alone.
+"""Redact an answer for a tenant: other namespaces show only amounts and nodes.
 
-It works on the structs of answers, field by field as `answers.visibility` marks them, and then
-makes the sentences from what is left. Invariant: a field without a mark is hidden from other
-namespaces."""
+Fields are redacted as marked in `answers.visibility`, then sentences are made from the result.
+Invariant: a field without a mark is hidden for other namespaces."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,84 +11,56 @@ from typing import Any, Final, get_type_hints
 
 from msgspec import UNSET, Struct, structs
 
+import apportion_schemas as schemas
 from apportion.core.answers.reads import CauseRow
 from apportion.core.answers.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
 from apportion.core.explain.text.answer_text import WITH_TEXT
-from apportion_schemas import (
-    Ask,
-    DeviceCordoned,
-    DeviceCordonLifted,
-    DeviceHealthChanged,
-    DeviceUncordoned,
-    MigInstance,
-    NodeCordoned,
-    NodeCordonLifted,
-    NodeGone,
-    NodeHeard,
-    NodeReported,
-    NodeSilent,
-    NodeUncordoned,
-    NodeWeights,
-    PodAdopted,
-    PodEvicted,
-    PodRejected,
-    PolicyChanged,
-    PricesLearnt,
-    QueueObserved,
-    Score,
-    Share,
-)
 
-Sees = Callable[[str], bool]
-"""Whether a namespace is seen."""
-UNKNOWN: Final = ""
-"""The namespace of something of which no one knows whose it is: no tenant sees it."""
+Sees = Callable[[str], bool]  # returns True if the client may read a namespace
+UNKNOWN: Final = ""  # the namespace of an object whose owner is unknown: no tenant may read it
 
 _EVERYONE, _OWNERS, _PEOPLE = Seen(Rule.EVERYONE), Seen(Rule.OWNERS), Seen(Rule.PEOPLE)
+# The marks of events inside answers, because schemas know nothing of visibility
 _OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
-    Score: dict.fromkeys(("node", "total"), _EVERYONE),
-    Share: dict.fromkeys(
+    schemas.Score: dict.fromkeys(("node", "total"), _EVERYONE),
+    schemas.Share: dict.fromkeys(
         ("device", "memory_mib", "cores", "instance", "template"), _EVERYONE
     ),
-    MigInstance: dict.fromkeys(("profile", "start", "size"), _EVERYONE),
-    Ask: dict.fromkeys(
+    schemas.MigInstance: dict.fromkeys(("profile", "start", "size"), _EVERYONE),
+    schemas.Ask: dict.fromkeys(
         ("count", "family", "memory_mib", "memory_percent", "cores", "profile"), _EVERYONE
     ),
-    NodeWeights: dict.fromkeys(NodeWeights.__struct_fields__, _EVERYONE),
-    PolicyChanged: {
-        **dict.fromkeys(PolicyChanged.__struct_fields__, _EVERYONE),
+    schemas.NodeWeights: dict.fromkeys(schemas.NodeWeights.__struct_fields__, _EVERYONE),
+    schemas.PolicyChanged: {
+        **dict.fromkeys(schemas.PolicyChanged.__struct_fields__, _EVERYONE),
         "by": _PEOPLE, "reason": _PEOPLE,
     },
-    PodEvicted: {
+    schemas.PodEvicted: {
         "namespace": Seen(Rule.NAMESPACE), "beneficiary_name": Seen(Rule.NAMES),
         "node": _EVERYONE, "nominated": _EVERYONE,
     },
-    PodRejected: {
+    schemas.PodRejected: {
         "namespace": Seen(Rule.NAMESPACE), "value": _PEOPLE, "problem": _PEOPLE, "fix": _PEOPLE,
     },
 }  # fmt: skip
-"""The marks of events that are parts of answers; the schemas know nothing of readers."""
 _AS_IT_IS: Final = frozenset((Rule.EVERYONE, Rule.OWNERS))
 _EVERYONES: Final = frozenset((Rule.EVERYONE,))
 _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
+# `namespace/name`: a DNS label and a name; gangs have their API group between the two
 _NAMED: Final = re.compile(
     r"(?<![\w./-])([a-z0-9][a-z0-9-]*)/(\w(?:[\w.-]*\w)?(?:/\w(?:[\w.-]*\w)?)*)"
 )
-"""`namespace/name` in what people write: a label of DNS that nothing precedes, and a name.
-
-Gangs have their API group between the two; names from elsewhere may have more letters.
-"""
 
 _OF_THE_CLUSTER: Final = (
-    NodeReported, NodeGone, NodeSilent, NodeHeard, DeviceHealthChanged,
-    DeviceCordoned, DeviceUncordoned, DeviceCordonLifted,
-    NodeCordoned, NodeUncordoned, NodeCordonLifted, PolicyChanged, PricesLearnt, QueueObserved,
+    schemas.NodeReported, schemas.NodeGone, schemas.NodeSilent, schemas.NodeHeard,
+    schemas.DeviceHealthChanged, schemas.DeviceCordoned, schemas.DeviceUncordoned,
+    schemas.DeviceCordonLifted, schemas.NodeCordoned, schemas.NodeUncordoned,
+    schemas.NodeCordonLifted, schemas.PolicyChanged, schemas.PricesLearnt, schemas.QueueObserved,
 )  # fmt: skip
-"""Events that are about the cluster, and of no namespace."""
 
 
 class _Object(Enum):
-    """Whose an object is, to this reader."""
+    """The owner of an object, from the client's point of view."""
 
     CLUSTERS = auto()
     SEEN = auto()
@@ -97,12 +68,12 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """The answer for a reader that sees these namespaces, with its sentences made again."""
+    """Return the answer for a client with these namespaces, with new sentences."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 
 def namespaces_in(answer: Any) -> set[str]:
-    """Every namespace that the answer may be about, so that the reader's rights can be asked."""
+    """Return all namespaces that the answer may concern."""
     found: set[str] = set()
     _collect(answer, Rule.OWNERS, found)
     return found
@@ -132,7 +103,7 @@ def _collect(value: Any, by: Rule, found: set[str]) -> None:
 
 @cache
 def marks_of(kind: type) -> dict[str, Seen]:
-    """The mark of each field of a struct; `Rule.OWNERS` where it has none."""
+    """Return the mark of each field of a struct; `Rule.OWNERS` without one."""
     names = getattr(kind, "__struct_fields__", ())
     if kind in _OF_EVENTS:
         return {name: _OF_EVENTS[kind].get(name, _OWNERS) for name in names}
@@ -157,31 +128,27 @@ def _redacted(value: Any, sees: Sees, whose: _Object) -> Any:
 
 
 def _struct(value: Struct, sees: Sees, whose: _Object) -> Struct:
-    if whose is not _Object.HIDDEN:
-        whose = _whose(value, sees, whose)
-    as_it_is = _AS_IT_IS if whose is _Object.SEEN else _EVERYONES
-    changed = {}
-    for name, seen in marks_of(type(value)).items():
-        field = getattr(value, name)
-        if seen.by in as_it_is and (type(field) in _PLAIN or not field):
-            continue  # most fields: a thousand pods have forty each
-        shown = _field(field, seen, sees, whose)
-        if shown is not field:
-            changed[name] = shown
-    if isinstance(value, CauseRow) and OF_OTHERS in changed.get("held_by", ()):
-        changed |= {"held_by": (OF_OTHERS,), "holders": 0}  # a count would say how many are others'
-    made = structs.replace(value, **changed) if changed else value
-    text = None if whose is _Object.HIDDEN else WITH_TEXT.get(type(value))
-    return made if text is None else text(made)
-
-
-def _whose(value: Struct, sees: Sees, outer: _Object) -> _Object:
-    for name, by in _namespace_fields(type(value)):
+    for name, by in _namespace_fields(type(value)) if whose is not _Object.HIDDEN else ():
         about = getattr(value, name)
         if about is not None:
             seen = sees(about) if by is Rule.NAMESPACE else all(map(sees, about))
-            return _Object.SEEN if seen else _Object.HIDDEN
-    return outer
+            whose = _Object.SEEN if seen else _Object.HIDDEN
+            break
+    as_it_is = _AS_IT_IS if whose is _Object.SEEN else _EVERYONES
+    changed = {}
+    for name, mark in marks_of(type(value)).items():
+        field = getattr(value, name)
+        if mark.by in as_it_is and (type(field) in _PLAIN or not field):
+            continue  # most fields: a thousand pods have forty each
+        shown = _field(field, mark, sees, whose)
+        if shown is not field:
+            changed[name] = shown
+    if isinstance(value, CauseRow) and OF_OTHERS in changed.get("held_by", ()):
+        # the count would reveal other namespaces' pods
+        changed |= {"held_by": (OF_OTHERS,), "holders": 0}
+    made = structs.replace(value, **changed) if changed else value
+    text = None if whose is _Object.HIDDEN else WITH_TEXT.get(type(value))
+    return made if text is None else text(made)
 
 
 @cache
@@ -192,7 +159,7 @@ def _namespace_fields(kind: type) -> tuple[tuple[str, Rule], ...]:
 
 def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
     hidden = whose is _Object.HIDDEN
-    shown: Any = ""  # a sentence that is to be made again
+    shown: Any = ""  # a sentence, which is made again later
     match seen.by:
         case Rule.EVERYONE:
             shown = _redacted(value, sees, whose)
@@ -214,7 +181,14 @@ def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
                 lambda name: OF_OTHERS if "/" in name and not sees(name.split("/")[0]) else name,
             )
         case Rule.PEOPLE:
-            shown = _people(value, sees)
+            shown = _texts(
+                value,
+                lambda each: (
+                    _redacted(each, sees, _Object.CLUSTERS)
+                    if isinstance(each, Struct)
+                    else _blanked(each, sees)
+                ),
+            )
         case Rule.OWN_ITEMS:
             own = (each for each in value if sees(each.namespace))
             shown = tuple(_redacted(each, sees, whose) for each in own)
@@ -222,7 +196,7 @@ def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
 
 
 def _emptied(value: Any, seen: Seen, sees: Sees) -> Any:
-    """Nothing of the same kind, so that clients that decode an answer still can."""
+    """Return an empty value of the same type, so that clients can still decode it."""
     if not isinstance(seen.instead, Kept):
         return seen.instead
     if isinstance(value, Enum):
@@ -242,22 +216,12 @@ def _texts(value: Any, shown: Callable[[Any], Any]) -> Any:
     return tuple(map(shown, value))
 
 
-def _people(value: Any, sees: Sees) -> Any:
-    """What people write with their names blanked, and between it names that are known as such."""
-
-    def shown(each: Any) -> Any:
-        is_part = isinstance(each, Struct)
-        return _redacted(each, sees, _Object.CLUSTERS) if is_part else _blanked(each, sees)
-
-    return _texts(value, shown)
-
-
 def _blanked(text: str, sees: Sees) -> str:
     return _NAMED.sub(lambda match: match[0] if sees(match[1]) else OF_OTHERS, text)
 
 
 def event_namespaces(data: Any) -> set[str]:
-    """Every namespace in the decoded JSON of an event's data, as far as it can be one."""
+    """Return every possible namespace in the decoded JSON of an event's data."""
     if isinstance(data, str):
         return {match[1] for match in _NAMED.finditer(data)}
     if isinstance(data, Mapping):
@@ -268,9 +232,7 @@ def event_namespaces(data: Any) -> set[str]:
 
 
 def event_redacted(data: Any, sees: Sees) -> Any:
-    """The decoded JSON of an event's data, which is of a namespace that the reader sees.
-
-    Parts of other namespaces are left out, and names of others are blanked."""
+    """Redact the decoded JSON of an event whose namespace the client may read."""
     if isinstance(data, str):
         return _blanked(data, sees)
     if isinstance(data, Mapping):
@@ -290,17 +252,16 @@ def _of_others(part: Any, sees: Sees) -> bool:
 
 
 def namespaces_of(data: Struct, of_pod: Callable[[str], str]) -> tuple[str, ...]:
-    """The namespaces that an event is about, in order; none for what is about the cluster.
+    """Return the namespaces that an event concerns, sorted; none for a cluster event.
 
-    `of_pod` says the namespace of the pod of a uid, or `UNKNOWN`, which whoever is not told of
-    everything does not see."""
+    `of_pod` maps a uid to its namespace, or to `UNKNOWN`, which no tenant can see."""
     if isinstance(data, _OF_THE_CLUSTER):
         return ()
     return tuple(sorted(set(_named(data, of_pod)))) or (UNKNOWN,)
 
 
 def _named(data: Any, of_pod: Callable[[str], str]) -> Iterable[str]:
-    if isinstance(data, PodAdopted):
+    if isinstance(data, schemas.PodAdopted):
         yield data.submitted.namespace
         return
     namespace = getattr(data, "namespace", None)

@@ -1,26 +1,13 @@
-"""The state, put into answers: one function for each struct of `answers.reads`.
+"""Convert the state into answers: one function for each struct of `answers.reads`.
 
-Invariant: reading never changes the state, and what is read is of one revision, because nothing in
-here waits."""
+Invariant: reading never changes the state, and an answer is of one revision."""
 
 from collections import Counter
 from collections.abc import Iterator
 
-from apportion.core.answers.reads import (
-    ClosedDevice,
-    ConfigurationAnswer,
-    DeviceAnswer,
-    GangAnswer,
-    Holder,
-    NodeAnswer,
-    PlacementAnswer,
-    PodAnswer,
-    RefusedReportAnswer,
-    SummaryAnswer,
-    fields_of,
-)
+from apportion.core.answers import reads
+from apportion.core.answers.reads import fields_of
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.causes import cause_words, cordon_answers
 from apportion.core.explain.fleet_context import Explainer
 from apportion.core.explain.health import failed_devices, failure, unready
@@ -36,27 +23,25 @@ from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State, spec_digest
 from apportion_schemas import PodRejected
 
-REFUSED = "refused"
-"""How a pending pod is counted and listed once it has been looked at in vain."""
-REJECTED = "rejected"
-"""How a pod is counted and listed that cannot be read."""
+REFUSED = "refused"  # the displayed phase of a pending pod that was refused
+REJECTED = "rejected"  # the displayed phase of a pod that cannot be read
 
 
 def shown_phase(pod: PodState) -> str:
-    """The phase of a pod, or `refused`."""
+    """Return the phase of a pod, or `refused`."""
     if pod.phase is Phase.PENDING and pod.refusal is not None:
         return REFUSED
     return pod.phase.value
 
 
-def summary_answer(state: State) -> SummaryAnswer:
-    """The cluster at a glance."""
+def summary_answer(state: State) -> reads.SummaryAnswer:
+    """Return the cluster at a glance."""
     phases = Counter(map(shown_phase, state.pods.values()))
     if state.rejected:
         phases[REJECTED] = len(state.rejected)
     there = [node for node in state.nodes.values() if not node.gone]
     devices = [device for node in there for device in node.devices if device.present]
-    return SummaryAnswer(
+    return reads.SummaryAnswer(
         revision=state.revision,
         policy=state.policy,
         phases=dict(sorted(phases.items())),
@@ -70,22 +55,19 @@ def summary_answer(state: State) -> SummaryAnswer:
     )
 
 
-def configuration_answer(state: State) -> ConfigurationAnswer:
-    """The configuration in force, with the revision that set it."""
-    return ConfigurationAnswer(
-        revision=state.revision,
-        configuration_revision=state.configuration_revision,
-        configuration=state.configuration,
-    )
+def configuration_answer(state: State) -> reads.ConfigurationAnswer:
+    """Return the current configuration, with the revision that set it."""
+    names = "revision configuration_revision configuration"
+    return reads.ConfigurationAnswer(**fields_of(state, names))
 
 
-def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) -> PodAnswer:
-    """One pod as the read API shows it; `explainer` is of this state, for whoever asks for many."""
+def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) -> reads.PodAnswer:
+    """Return one pod. Pass `explainer`, for this state, when converting many pods."""
     submitted, placed = pod.submitted, pod.placement
     explainer = explainer or Explainer(state)
     explained = explainer.explained(pod, pod.refusal, brief=True) if pod.refusal else None
     evicted = state.evictions.get(pod.uid)
-    return PodAnswer(
+    return reads.PodAnswer(
         namespace=submitted.namespace,
         name=submitted.name,
         uid=submitted.uid,
@@ -119,21 +101,21 @@ def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) 
     )
 
 
-def rejected_answer(rejected: PodRejected) -> PodAnswer:
-    """A pod that cannot be read."""
-    return PodAnswer(
+def rejected_answer(rejected: PodRejected) -> reads.PodAnswer:
+    """Return a pod that cannot be read."""
+    return reads.PodAnswer(
         **fields_of(rejected, "namespace name uid"),
         phase=REJECTED,
         rejection=rejection_words(rejected),
     )
 
 
-def placement_answer(pod: PodState) -> PlacementAnswer:
-    """The live placement of a pod that has one."""
+def placement_answer(pod: PodState) -> reads.PlacementAnswer:
+    """Return the live placement of a placed pod. Raises `ValueError` if it has none."""
     placed = pod.placement
     if placed is None:
         raise ValueError(f"pod {pod.full_name} has no placement")
-    return PlacementAnswer(
+    return reads.PlacementAnswer(
         namespace=pod.submitted.namespace,
         name=pod.submitted.name,
         uid=pod.uid,
@@ -149,11 +131,11 @@ def placement_answer(pod: PodState) -> PlacementAnswer:
     )
 
 
-def node_answer(node: NodeState) -> NodeAnswer:
-    """One node as the read API shows it, with its devices."""
+def node_answer(node: NodeState) -> reads.NodeAnswer:
+    """Return one node with usage, cordons and closed devices."""
     host, report = node.host, node.refused
     present = [device for device in node.devices if device.present]
-    answer = NodeAnswer(
+    answer = reads.NodeAnswer(
         node=node.name,
         ready=node.ready,
         gone=node.gone,
@@ -161,7 +143,7 @@ def node_answer(node: NodeState) -> NodeAnswer:
         unschedulable=node.drained,
         silent=node.silent,
         refused=(
-            RefusedReportAnswer(**fields_of(report, "cause message revision time"))
+            reads.RefusedReportAnswer(**fields_of(report, "cause message revision time"))
             if report
             else None
         ),
@@ -169,10 +151,10 @@ def node_answer(node: NodeState) -> NodeAnswer:
         driver=node.reported.driver if node.reported else "",
         devices=len(present),
         devices_open=_devices_open(node),
-        # Those that are not open, whatever their node is.
+        # Devices that are closed themselves, whatever the state of their node.
         closed=tuple(
             closed_with_text(
-                ClosedDevice(
+                reads.ClosedDevice(
                     device=each.device.id, failed=failed, cordons=cordon_answers(each.cordons)
                 )
             )
@@ -194,18 +176,17 @@ def node_answer(node: NodeState) -> NodeAnswer:
 
 
 def _devices_open(node: NodeState) -> int:
-    """How many of its devices something new may go onto."""
     offered = node.ready and not node.cordoned
     return sum(device.open for device in node.devices) if offered else 0
 
 
-def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
-    """The devices of one node by index, each with who is on it."""
-    holders: dict[str, list[Holder]] = {}
+def device_answers(node: NodeState) -> Iterator[reads.DeviceAnswer]:
+    """Yield the devices of one node by index, each with its pods."""
+    holders: dict[str, list[reads.Holder]] = {}
     for pod in node.pods.values():
         for share in pod.placement.shares if pod.placement else ():
             holders.setdefault(share.device, []).append(
-                Holder(
+                reads.Holder(
                     namespace=pod.submitted.namespace,
                     pod=pod.submitted.name,
                     container=share.container,
@@ -216,8 +197,16 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
                 )
             )
     for state in node.devices:
-        device = state.device
-        answer = DeviceAnswer(
+        device, slots_free = state.device, state.slots_free
+        if device.mode == "mig":
+            # Count the instances that fit into the free slices: otherwise a card that a single
+            # instance fills would look free.
+            room = (
+                sum(not state.taken & ((1 << each.size) - 1) << start for start in each.starts)
+                for each in mig_profiles(device.family, device.model)
+            )
+            slots_free = min(slots_free, max(room, default=slots_free))
+        answer = reads.DeviceAnswer(
             device=device.id,
             node=node.name,
             index=device.index,
@@ -229,7 +218,7 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
             cores=device.cores,
             cores_free=state.cores_free,
             slots=device.slots,
-            slots_free=_slots_free(state),
+            slots_free=slots_free,
             present=state.present,
             healthy=state.healthy,
             health_reason=state.health_reason,
@@ -244,25 +233,11 @@ def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
         yield device_with_text(answer)
 
 
-def _slots_free(state: DeviceState) -> int:
-    """How many shares more it takes at most; of a card in MIG mode how many instances its slices
-    have room for, or one that a single instance fills would look free."""
-    device = state.device
-    if device.mode != "mig":
-        return state.slots_free
-    room = (
-        sum(not state.taken & ((1 << profile.size) - 1) << start for start in profile.starts)
-        for profile in mig_profiles(device.family, device.model)
-    )
-    return min(state.slots_free, max(room, default=state.slots_free))
-
-
-def gang_answer(state: State, name: str, group: GroupState) -> GangAnswer:
-    """One gang as the read API shows it, with how many of it have a place, and where one is that
-    cannot be relied on."""
+def gang_answer(state: State, name: str, group: GroupState) -> reads.GangAnswer:
+    """Return one gang, with placed pods by phase and nodes that are not ready."""
     phases = Counter(pod.phase.value for pod in group.pods.values())
     nodes = Counter(pod.placement.node for pod in group.pods.values() if pod.placement)
-    return GangAnswer(
+    return reads.GangAnswer(
         group=name,
         declared=group.observed is not None,
         min_available=group.min_available,
@@ -276,7 +251,7 @@ def gang_answer(state: State, name: str, group: GroupState) -> GangAnswer:
 
 
 def gang_models(state: State, group: GroupState) -> dict[str, int]:
-    """How many pods of the gang hold devices of each model, by the model's name."""
+    """Return the number of the gang's pods that use devices of each model, by model."""
     found: Counter[str] = Counter()
     for pod in group.pods.values():
         if pod.placement is not None:

@@ -1,24 +1,18 @@
-"""Who waits, in lines: pods that ask for the same stand in one, in the order of their turn.
+"""Group pending pods with the same request, in queue order.
 
-A line has one answer for all of it: why no node takes its first, and what would help. So whom
-something else keeps out than devices stands in a line of those alike: of a gang, of a limit of his
-namespace, of wishes for nodes that no node meets. Pods with other CPU requests or labels stand in
-the same line as long as it is devices that they lack; what differs shows in the `why` of each.
-
-Invariant: every pending pod without gates stands in exactly one line, and its position counts all
-pods before it, of every line: priority first, then the revision of its submission."""
+A group has one explanation: why no node takes its first pod. So pods that are blocked by a gang, a
+limit or node constraints have groups of their own. Invariant: every pending pod without gates is in
+exactly one group. Its position counts all pods before it, of every group: priority first, then the
+revision of its submission."""
 
 from collections import Counter
 from collections.abc import Hashable
 from typing import Final
 
-from apportion.core.answers.reads import (
-    Line,
-    LinesAnswer,
-    NamespaceRow,
-    NamespacesAnswer,
-    QueuedPod,
-)
+from msgspec import structs
+
+from apportion.core.answers import reads
+from apportion.core.answers.reads import fields_of
 from apportion.core.explain.causes import causes_say_all, refusal_words, refused_rows
 from apportion.core.explain.fleet_context import Explained, Explainer
 from apportion.core.explain.text import words
@@ -28,24 +22,22 @@ from apportion.core.explain.text.words import LASTING
 from apportion.core.explain.views import gang_answer
 from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.state import Phase, PodState, State, queue_of
-from apportion_schemas import PodRefused, RefusalCode, Shape
+from apportion_schemas import RefusalCode
 
-PODS_SHOWN: Final = 20
-"""How many pods of a line an answer names, unless asked for more."""
-LINES_SHOWN: Final = 100
-"""How many lines an answer describes; those whose turn comes first."""
+PODS_SHOWN: Final = 20  # pods of a group in an answer, unless more are requested
+LINES_SHOWN: Final = 100  # groups in an answer, in queue order
 
 _C = RefusalCode
+# Causes of a pod's requirements on nodes, which pods without these do not share
 OF_NODES: Final = frozenset((
     _C.NODE_LABELS_MISMATCH, _C.TAINT_NOT_TOLERATED, _C.CPU_INSUFFICIENT,
     _C.HOST_MEMORY_INSUFFICIENT, _C.EXTENDED_RESOURCE_INSUFFICIENT, _C.VOLUME_NODE_MISMATCH,
     _C.POD_AFFINITY_MISMATCH, _C.POD_ANTI_AFFINITY, _C.TOPOLOGY_SPREAD_EXCEEDED,
 ))  # fmt: skip
-"""Causes that are of a pod's wishes beside devices, and no answer to pods without these."""
 
 
-def namespaces_answer(state: State) -> NamespacesAnswer:
-    """Who is here, as of the state's revision; costs what is live."""
+def namespaces_answer(state: State) -> reads.NamespacesAnswer:
+    """Return the namespaces with live pods and their usage."""
     counts = Counter(pod.submitted.namespace for pod in state.pods.values())
     held: Counter[str] = Counter()
     for pod in state.pods.values():
@@ -53,32 +45,39 @@ def namespaces_answer(state: State) -> NamespacesAnswer:
             devices = {share.device for share in pod.placement.shares}
             held[pod.submitted.namespace] += len(devices)
     ordered = sorted(counts.items(), key=lambda item: (-held[item[0]], -item[1], item[0]))
-    return NamespacesAnswer(
+    return reads.NamespacesAnswer(
         revision=state.revision,
         items=tuple(
-            NamespaceRow(namespace=name, pods=pods, devices=held[name]) for name, pods in ordered
+            reads.NamespaceRow(namespace=name, pods=pods, devices=held[name])
+            for name, pods in ordered
         ),
     )
 
 
-def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
-    """Everybody who waits, as of the state's revision; costs what is live."""
+def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> reads.LinesAnswer:
+    """Return all pending pods in groups."""
     pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
     waiting = [pod for pod in pending if not pod.submitted.gates]
     waiting.sort(key=lambda pod: (-pod.submitted.priority, pod.submitted_revision))
     by_wants: dict[tuple[Hashable, ...], list[tuple[int, PodState]]] = {}
-    numbers: dict[Hashable, int] = {}  # of what pods want, and of shapes
+    numbers: dict[Hashable, int] = {}  # of requests, and of shapes
     explainer = Explainer(state)
     for position, pod in enumerate(waiting, 1):
         key = numbers.get(pod.shape_key)
         if key is None:
-            key = numbers.setdefault(_wants(pod.submitted.shape), len(numbers))
+            asks = tuple(
+                (ask.count, ask.family) if ask.whole else
+                (ask.count, ask.family, ask.profile, ask.memory_mib, ask.memory_percent, ask.cores)
+                for ask in pod.submitted.shape.asks
+            )  # fmt: skip
+            devices = structs.replace(pod.submitted.shape.devices, numa_bind=False)
+            key = numbers.setdefault((asks, devices), len(numbers))
             numbers[pod.shape_key] = key
         by_wants.setdefault((key, *_kept_out(explainer, pod)), []).append((position, pod))
-    ordered = list(by_wants.items())  # as their first pods stand in the queue
+    ordered = list(by_wants.items())  # in the order of their first pods
     lines = [_line(state, explainer, pods, pods_shown) for _, pods in ordered[:LINES_SHOWN]]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
-    return LinesAnswer(
+    return reads.LinesAnswer(
         revision=state.revision,
         pods=len(waiting),
         devices=sum(devices_wanted(pods[0][1]) * len(pods) for _, pods in ordered),
@@ -94,26 +93,8 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
     )
 
 
-def _wants(shape: Shape) -> Hashable:
-    """What pods ask for that stand in one line."""
-    asks = tuple(
-        (ask.count, ask.family) if ask.whole else
-        (ask.count, ask.family, ask.profile, ask.memory_mib, ask.memory_percent, ask.cores)
-        for ask in shape.asks
-    )  # fmt: skip
-    of = shape.devices
-    return asks, of.use_types, of.nouse_types, of.modes, of.indexes, of.use_ids, of.nouse_ids
-
-
-def wants_words(pod: PodState) -> str:
-    """What a pod asks for, as in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`."""
-    shape = pod.submitted.shape
-    said = " + ".join(ask_words(ask) for ask in shape.asks) or "no device"
-    return ", ".join((said, *words.devices(shape)))
-
-
 def devices_wanted(pod: PodState) -> int:
-    """How many devices a pod holds at once when it runs; init containers come before that."""
+    """Return the devices a pod uses at once; init containers run before the others."""
     asks = pod.submitted.shape.asks
     return max(
         sum(ask.count for ask in asks if not ask.init),
@@ -122,8 +103,7 @@ def devices_wanted(pod: PodState) -> int:
 
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
-    """What other than devices keeps a pod out, as far as it tells lines apart: a refusal that may
-    be about another pod of its gang is none of whoever wants the same."""
+    """Return a key of what blocks the pod other than devices."""
     refused = pod.refusal
     if refused is None:
         return ()
@@ -137,9 +117,13 @@ def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
     return (most.value,) if most in OF_NODES else ()
 
 
-def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], shown: int) -> Line:
+def _line(
+    state: State, explainer: Explainer, pods: list[tuple[int, PodState]], shown: int
+) -> reads.Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     about, shape = _about(pods), pods[0][1].submitted.shape
+    # As in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`.
+    asks, wishes = " + ".join(map(ask_words, shape.asks)), tuple(words.devices(shape))
     explained = _explained(explainer, about)
     said = refusal_words(explained) if explained else ""
     causes, nearest = (
@@ -147,10 +131,10 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
     )
     group = about.submitted.group
     waits = explained is not None and explained.refused.gang and group in state.groups
-    return Line(
-        wants=wants_words(pods[0][1]),
+    return reads.Line(
+        wants=", ".join((asks or "no device", *wishes)),
         asks=shape.asks,
-        wishes=tuple(words.devices(shape)),
+        wishes=wishes,
         devices=devices_wanted(pods[0][1]),
         pods=len(pods),
         oldest_revision=oldest.submitted_revision,
@@ -158,7 +142,7 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
         lasting=_lasts(explained),
         whose=about.submitted.namespace,
         queue=queue_of(state, about),
-        # Of a pod that waits for the rest of its gang.
+        # Only if the pod waits for the rest of its gang.
         gang=gang_answer(state, group, state.groups[group]) if waits else None,
         sentence=said,
         apart=said if explained and not causes_say_all(explained) else "",
@@ -170,37 +154,31 @@ def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], 
 
 
 def _about(pods: list[tuple[int, PodState]]) -> PodState:
-    """The pod of a line whose answer all of it has: the first at which anybody has looked."""
+    """Return the pod that explains its group: the first with a refusal."""
     return next((pod for _, pod in pods if pod.refusal), pods[0][1])
 
 
 def _explained(explainer: Explainer, pod: PodState) -> Explained | None:
-    """Why the pod does not go, if anybody has looked."""
     return explainer.explained(pod, pod.refusal) if pod.refusal else None
 
 
 def _lasts(explained: Explained | None) -> bool:
     if explained is None:
         return False
-    return explained.never or bool(explained.limit) or lasting(explained.refused)
+    refused = explained.refused
+    # Every node is unsuitable in itself, so that waiting does not help.
+    unsuitable = bool(refused.reasons) and refused.nodes > 0 and refused.reasons.keys() <= LASTING
+    return explained.never or bool(explained.limit) or unsuitable
 
 
-def lasting(refusal: PodRefused) -> bool:
-    """Whether every node is out of the question for what it is, so that waiting is no help."""
-    return bool(refusal.reasons) and refusal.nodes > 0 and refusal.reasons.keys() <= LASTING
-
-
-def _queued(state: State, explainer: Explainer, position: int, pod: PodState) -> QueuedPod:
+def _queued(state: State, explainer: Explainer, position: int, pod: PodState) -> reads.QueuedPod:
     explained = _explained(explainer, pod)
     near = next(iter(explained.refused.nearest), None) if explained else None
-    submitted, nominated = pod.submitted, state.nominated.get(pod.uid, "")
+    nominated = state.nominated.get(pod.uid, "")
     leaving = awaited(state, pod.uid) if nominated else []
-    made = QueuedPod(
+    made = reads.QueuedPod(
         position=position,
-        namespace=submitted.namespace,
-        name=submitted.name,
-        uid=submitted.uid,
-        priority=submitted.priority,
+        **fields_of(pod.submitted, "namespace name uid priority"),
         since_revision=pod.submitted_revision,
         since_time=pod.submitted_time,
         refused_revision=pod.refused_revision,

@@ -1,24 +1,11 @@
-"""Why a pod is where it is, or why it is nowhere yet: the evidence, of which a sentence is made.
+"""Explain why a pod is where it is, or why it is pending.
 
-Everything comes from the events that the scheduler wrote when it decided, and from the state as of
-the revision: which nodes could hold the pod if nothing ran there (`empty_capacity`). Nothing is
-guessed afterwards, so the answer next week is the answer of today."""
+Invariant: only events and the state at the revision are used, so an explanation never changes."""
 
 from msgspec import structs
 
-from apportion.core.answers.reads import (
-    FailedDevice,
-    HeldShare,
-    PodEnd,
-    RunnerUp,
-    Step,
-    Why,
-    WhyHeldBack,
-    WhyPlaced,
-    WhyRefused,
-    WhyWaiting,
-    fields_of,
-)
+from apportion.core.answers import reads
+from apportion.core.answers.reads import fields_of
 from apportion.core.explain.causes import refused_answer, spared_words, whose, with_taken
 from apportion.core.explain.empty_capacity import Room
 from apportion.core.explain.fleet_context import Explainer, of_one_sort
@@ -34,40 +21,52 @@ from apportion.core.ledger.state import Phase, Placement, PodState, State
 from apportion_schemas import PodRefused, PodRejected, Score
 from apportion_schemas.operations import POLICIES
 
-ENDED = "ended"
-"""The phase of a pod that is gone."""
+ENDED = "ended"  # the displayed phase of a pod that is gone
 
 
 def why(
     state: State,
     pod: PodState,
     *,
-    failed: tuple[FailedDevice, ...] | None = None,
+    failed: tuple[reads.FailedDevice, ...] | None = None,
     explainer: Explainer | None = None,
-) -> Why:
-    """The whole explanation of one live pod, as of the state's revision.
+) -> reads.Why:
+    """Return the explanation of one live pod, as of the state's revision.
 
-    `failed` are the devices that it holds and that have failed, for whoever knows since when;
-    `explainer` is that of this state, for whoever asks for many pods."""
+    `failed` are its failed devices, if the caller knows since when."""
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = None
     if pod.refusal and not placed:
-        refused = _refusal(state, pod, pod.refusal, explainer or Explainer(state))
+        explainer = explainer or Explainer(state)
+        room, explained = explainer.room, explainer.explained(pod, pod.refusal)
+        unbelieved = explainer.unbelieved(pod, pod.refusal)
+        refused = refused_answer(state, pod, explained, room, unbelieved)
+        if not explained.never:
+            refused = structs.replace(refused, spared=spared_words(state, pod, room))
+        if not explained.never and not explained.of_limits:
+            refused = with_taken(refused, state, pod, room)
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     evicts, evicted = awaited(state, pod.uid), state.evictions.get(pod.uid)
     held_back, again = None, pod.backoff
     if pod.placement is None and again is not None:  # agents refused its placements
         until = text_of(again.until)
-        held_back = WhyHeldBack(failures=again.failures, node=again.node, until=until)
-    answer = Why(
+        held_back = reads.WhyHeldBack(failures=again.failures, node=again.node, until=until)
+    steps = (
+        reads.Step(phase="submitted", revision=pod.submitted_revision, time=pod.submitted_time),
+        reads.Step(phase="refused", revision=pod.refused_revision),
+        reads.Step(phase=Phase.PLACED.value, revision=pod.placed_revision, time=pod.placed_time),
+        reads.Step(phase=Phase.BOUND.value, revision=pod.bound_revision),
+        reads.Step(phase=Phase.ALLOCATED.value, revision=pod.allocated_revision),
+    )
+    answer = reads.Why(
         revision=state.revision,
         **fields_of(pod.submitted, "namespace name uid group chooser"),
         phase=pod.phase.value,
         gates=tuple(pod.submitted.gates),
         of_kubernetes=state.of_kubernetes,
-        history=_history(pod),
+        history=tuple(step for step in steps if step.revision),
         placed=placed,
         refused=refused,
         waiting=waiting,
@@ -85,19 +84,9 @@ def why(
     return why_with_text(answer)
 
 
-def _refusal(state: State, pod: PodState, refused: PodRefused, explainer: Explainer) -> WhyRefused:
-    room, explained = explainer.room, explainer.explained(pod, refused)
-    unbelieved = explainer.unbelieved(pod, refused)
-    answer = refused_answer(state, pod, explained, room, unbelieved)
-    if explained.never:
-        return answer
-    answer = structs.replace(answer, spared=spared_words(state, pod, room))
-    return answer if explained.of_limits else with_taken(answer, state, pod, room)
-
-
-def why_rejected(state: State, rejected: PodRejected) -> Why:
-    """Why nobody looks for a place for a pod: it cannot be read, and this is how to mend it."""
-    answer = Why(
+def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
+    """Explain a pod that cannot be read, and how to correct it."""
+    answer = reads.Why(
         revision=state.revision,
         **fields_of(rejected, "namespace name uid"),
         phase=REJECTED,
@@ -106,11 +95,11 @@ def why_rejected(state: State, rejected: PodRejected) -> Why:
     return why_with_text(answer)
 
 
-def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, ...]) -> Why:
-    """Why a pod was where it was: `before` is as of just before the event of its end, `step`.
-
-    `failed` are devices that it held and that have failed since it got them."""
-    end = PodEnd(
+def why_ended(
+    before: reads.Why, step: reads.Step, reason: str, failed: tuple[reads.FailedDevice, ...]
+) -> reads.Why:
+    """Explain why a pod was where it was, `before` its last `step`."""
+    end = reads.PodEnd(
         revision=step.revision,
         time=step.time,
         reason=reason,
@@ -129,19 +118,7 @@ def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, 
     )
 
 
-def _history(pod: PodState) -> tuple[Step, ...]:
-    steps = (
-        Step(phase="submitted", revision=pod.submitted_revision, time=pod.submitted_time),
-        Step(phase="refused", revision=pod.refused_revision),
-        Step(phase=Phase.PLACED.value, revision=pod.placed_revision, time=pod.placed_time),
-        Step(phase=Phase.BOUND.value, revision=pod.bound_revision),
-        Step(phase=Phase.ALLOCATED.value, revision=pod.allocated_revision),
-    )
-    return tuple(step for step in steps if step.revision)
-
-
-def _waiting(state: State, pod: PodState) -> WhyWaiting | None:
-    """Its turn; None for a pod with gates, which stands in no line."""
+def _waiting(state: State, pod: PodState) -> reads.WhyWaiting | None:
     if pod.submitted.gates:
         return None
     mine = (-pod.submitted.priority, pod.submitted_revision)
@@ -150,42 +127,41 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting | None:
         if other.phase is Phase.PENDING and not other.submitted.gates:
             pending += 1
             ahead += (-other.submitted.priority, other.submitted_revision) < mine
-    return WhyWaiting(position=ahead + 1, pending=pending, gang=gang_words(state, pod))
+    return reads.WhyWaiting(position=ahead + 1, pending=pending, gang=gang_words(state, pod))
 
 
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
-    """A refusal for whoever hears of it as it happens, from the nodes that its event names alone.
+    """Return a refusal as text when it happens, from the nodes in its event alone.
 
-    A near node that could not hold the pod if nothing ran there gives way to one that could; of
-    none such it is said. That no node of the fleet ever could is for `why`, which looks at all. It
-    ends with the pods of lower priority there that were not evicted, and the rule."""
+    Near nodes that could never take the pod are left out; only `why`, which checks all nodes, says
+    that none ever could. The text ends with pods that preemption rules spare."""
     room, shape = Room(state), pod.submitted.shape
     if not of_one_sort(room, state, pod):
-        return whose(refused, None) + words.event(refused)
+        return whose(refused, None) + words.event_causes(refused).sentence
     possible = room.possible(pod, refused)
     if possible or not refused.nearest:
-        said = words.event(structs.replace(refused, nearest=possible), shape)
+        said = words.event_causes(structs.replace(refused, nearest=possible), shape).sentence
         near = (state.nodes[miss.node] for miss in possible)
         spared = spared_words(state, pod, room, nodes=near)
         return f"{said}. {spared}" if spared else said
-    return words.event(refused, shape, even_when_empty=True)
+    return words.event_causes(refused, shape, even_when_empty=True).sentence
 
 
-def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
+def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlaced:
     rationale, by_id = rationale_of(placement), state.nodes[placement.node].by_id
     held = (
-        HeldShare(share=share, index=by_id[share.device].device.index,
+        reads.HeldShare(share=share, index=by_id[share.device].device.index,
                   model=by_id[share.device].device.model)
-        if share.device in by_id else HeldShare(share=share)
+        if share.device in by_id else reads.HeldShare(share=share)
         for share in placement.shares
     )  # fmt: skip
-    return WhyPlaced(
+    return reads.WhyPlaced(
         **fields_of(placement, "node attempt"),
         **fields_of(rationale, "score fitting nodes"),
         revision=pod.placed_revision,
         time=pod.placed_time,
         runners_up=tuple(
-            RunnerUp(
+            reads.RunnerUp(
                 **fields_of(other, "node total parts"),
                 behind={
                     part: round(value - other.parts.get(part, 0.0), 6)
@@ -201,11 +177,10 @@ def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
 
 
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
-    """How its devices were chosen among those of its node, as in `among the devices of n1 it went
-    by bestfit: to where the least is left over`.
+    """Return how the devices were chosen within the node.
 
-    It goes by the policy under which the pod was placed. Empty where that has changed since,
-    another scheduler chose, or the pod has an order of its own that no word here is for."""
+    As in `among the devices of n1 it went by bestfit: to where the least is left over`. Empty if
+    the policy has changed since, another scheduler chose, or the pod has its own device weights."""
     submitted = pod.submitted
     elsewhere = submitted.chooser or not placement.rationale or not placement.shares
     if elsewhere or submitted.shape.device_weights is not None:

@@ -1,6 +1,6 @@
-"""Who may do what on the bus: one table, of which all else is made.
+"""Permissions on the bus, derived from one table.
 
-    roles.ROLES ──► permissions_of(identity) ──► nats.conf, what the callout signs, docs/security.md
+    roles.ROLES ──► permissions_of(identity) ──► nats.conf, the callout's tokens, docs/security.md
 
-A role says what its work needs, and nothing more. Whoever needs another subject, or another role,
-changes its row in `roles.py`; nothing that is made of the table is changed by hand."""
+A role has the rights that its work needs, and no others. To change a right, change its row in
+`roles.py`; never edit what is generated from the table."""

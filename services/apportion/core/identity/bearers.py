@@ -1,8 +1,7 @@
-"""Who somebody is that shows a ServiceAccount's token, once the API server has said whose it is.
+"""The identity behind a ServiceAccount token that the API server has reviewed.
 
-Invariants: a role comes of the account alone, the nodes of an agent of its pod's node alone, and
-the name is that of the pod, so that no replica speaks as another. What is asked for beyond is
-refused with the reason."""
+Invariants: a role depends on the account only, an agent's node on its pod's node only, and the name
+is the pod's name, so no replica can act as another. Any other request is refused with a reason."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -12,23 +11,23 @@ import msgspec
 from apportion.core.identity.identity import Identity, InvalidIdentity, check_name
 from apportion.core.identity.roles import BY_NAME
 
+# Roles that no token gives: they create the ledger or decide who clients are
 OFFLINE: Final = frozenset({"bootstrap", "callout"})
-"""Roles that no token gives: who makes the ledger, and who says who is who."""
 
 
 class Given(NamedTuple):
-    """What a ServiceAccount is given; `before` is put before the names of its pods."""
+    """The role of a ServiceAccount; `before` is a prefix for the names of its pods."""
 
     role: str
     before: str = ""
 
 
+# Namespace and name of ServiceAccounts, and the role of each
 Accounts = Mapping[tuple[str, str], Given]
-"""Namespace and name of ServiceAccounts, and what each is given."""
 
 
 class Bearer(msgspec.Struct, frozen=True):
-    """What the API server says of a token; `pod` and `node` are empty where it is bound to none."""
+    """The API server's review of a token; without a `pod` it is not bound to one."""
 
     namespace: str
     account: str
@@ -37,11 +36,11 @@ class Bearer(msgspec.Struct, frozen=True):
 
 
 def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
-    """Our services' accounts, each named as its role, and `NAMESPACE/NAME=ROLE` of `more`.
+    """Return our services' accounts, named like their roles, and those of `more`.
 
-    A pod's name is its own within its namespace alone. So those of other namespaces have that
-    before theirs, and a `_`, which no name in Kubernetes has: nobody can call a pod elsewhere as
-    one of ours, and read its replies or change its consumers. Raises InvalidIdentity."""
+    Entries of `more` are `NAMESPACE/NAME=ROLE`. Names of pods elsewhere get their namespace and `_`
+    as a prefix, which no Kubernetes name contains: otherwise such a pod could take the name of one
+    of ours, read its replies and change its consumers. Raises `InvalidIdentity`."""
     accounts = {(namespace, name): Given(name) for name in BY_NAME if name not in OFFLINE}
     for text in more:
         where, _, role = text.partition("=")
@@ -54,7 +53,7 @@ def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
 
 
 def identity_of(bearer: Bearer, asked: str, accounts: Accounts) -> Identity:
-    """The identity that connects under the name `asked`. Raises InvalidIdentity."""
+    """Return the identity that may connect as `asked`. Raises `InvalidIdentity`."""
     given = accounts.get((bearer.namespace, bearer.account))
     if given is None:
         raise InvalidIdentity(f"ServiceAccount {bearer.namespace}/{bearer.account} has no role")

@@ -1,9 +1,7 @@
-"""nats-server's configuration, made of the table: the one in the package, and that of `up`.
+"""Generate nats-server's configuration from the table of roles.
 
-`server.conf` is how the file begins, and `callout.conf` what stands in it where a callout is asked.
-
-Invariant: what a user may do stands in the table and nowhere else; a password or the seed of a key
-is never part of a configuration, only the name of the variable that has it, or the public key."""
+Invariant: permissions come only from the table, and a configuration never contains a password or a
+private key, only the name of a variable or a public key."""
 
 from collections.abc import Iterable, Sequence
 from importlib import resources
@@ -16,6 +14,7 @@ from apportion.core.identity.permissions import ANSWER_S, permissions_of, role_o
 from apportion.core.identity.roles import AUDIT, LEDGER, ROLES, STORE, Account
 from apportion.core.identity.sharing import BESIDE, sharing
 
+# Connections per account: together below the server's limit, so none can use them all
 CONNECTIONS: Final[dict[Account, int]] = {
     "NODES": 6144,
     "FRONT": 512,
@@ -28,15 +27,13 @@ CONNECTIONS: Final[dict[Account, int]] = {
     "AUTH": 64,
     "BOOTSTRAP": 16,
 }
-"""Connections of each account: together fewer than the server takes, so none can take them all."""
-SUBSCRIPTIONS: Final = 128
-"""Of one connection. Each takes 300 bytes of the server's memory."""
+SUBSCRIPTIONS: Final = 128  # per connection; each takes 300 bytes of the server's memory
+# Per connection of an agent for all nodes: a simulated fleet has two per node
 SUBSCRIPTIONS_OF_A_FLEET: Final = 4096
-"""Of one connection of agents that may speak for every node: a simulated one has two for each."""
 
 
 class User(msgspec.Struct, frozen=True):
-    """An identity, and how it shows that it is: by an nkey, or by the password in a variable."""
+    """An identity with its nkey, or the environment variable with its password."""
 
     identity: Identity
     nkey: str = ""
@@ -44,12 +41,12 @@ class User(msgspec.Struct, frozen=True):
 
 
 def password_variable(name: str) -> str:
-    """Where the password of the user of this name is."""
+    """Return the name of the variable with this user's password."""
     return f"APPORTION_{name.upper().replace('-', '_')}_PASSWORD"
 
 
+# Agents, who share a password, and tools that name consumers and inboxes freely
 _SHARED: Final = frozenset({"agent", "auditor"})
-"""All agents, who have one password, and tools that call consumers and inboxes as they like."""
 WITH_PASSWORDS: Final = tuple(
     User(
         Identity(
@@ -63,27 +60,25 @@ WITH_PASSWORDS: Final = tuple(
     for role in ROLES
     if role.name != "callout"
 )
-"""One user for each role, as the configuration in the package has them."""
 
 WITH_CALLOUT: Final = tuple(
     User(Identity(name, name), password_variable=password_variable(name))
     for name in ("bootstrap", "operator", "auditor", "callout")
 )
-"""Those who come with a password where a callout says who all others are.
+"""The users with a password if a callout authenticates all others.
 
-Of these the server knows nobody beforehand, so nobody could be kept off their consumers who may
-call his own as he likes: the auditor has those of his name there, as everybody has.
-"""
+The server does not know the others' consumers beforehand, so it could not protect them from a user
+that names consumers freely. Therefore the auditor is limited to its own."""
 
 
 def subscriptions_of(identities: Iterable[Identity]) -> int:
-    """The most subscriptions that a connection of one of these identities may have."""
+    """Return the maximum number of subscriptions on a connection of these identities."""
     nodes = {node for identity in identities for node in identity.nodes}
     return SUBSCRIPTIONS_OF_A_FLEET if EVERY_NODE in nodes else SUBSCRIPTIONS + 4 * len(nodes)
 
 
 def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
-    """The whole file, with the callout where it is a user. Raises InvalidIdentity."""
+    """Return the whole file, with the callout if it is a user. Raises `InvalidIdentity`."""
     files = resources.files("apportion.core.identity")
     names = [user.nkey or user.identity.name for user in users]
     callout = ""
@@ -94,7 +89,7 @@ def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
 
 
 def accounts(users: Sequence[User]) -> str:
-    """Its accounts, with all users. Raises InvalidIdentity."""
+    """Return the accounts section with all users. Raises `InvalidIdentity`."""
     among = [user.identity for user in users]
     lines = ["accounts {"]
     theirs = (role_of(identity).account for identity in among)

@@ -1,8 +1,7 @@
-"""An identity: a role, a name, and the nodes that it speaks for.
+"""An identity: a role, a name, and the nodes it acts for.
 
-The name is the user in the URL of the ledger, and by it one identity is told from another: its
-inbox is `_INBOX_<name>`, its consumers are `<name>-<number>`. Invariant: a name is one token of a
-subject in which no wildcard stands, and no two identities have a consumer or an inbox in common."""
+Invariant: a name is one subject token without wildcards, and no two identities share a consumer
+(`<name>-<number>`) or an inbox (`_INBOX_<name>`)."""
 
 import re
 from collections.abc import Iterable
@@ -11,26 +10,22 @@ from typing import Final
 
 import msgspec
 
-EVERY_NODE: Final = "*"
-"""Among the nodes of an identity: it speaks for all of them, as one that simulates a fleet does."""
+EVERY_NODE: Final = "*"  # in `nodes`: acts for all nodes, as a simulated fleet does
 NAME_MAX: Final = 63
-NODE_READER: Final = "NODE"
-"""How the names of consumers begin that intakes make for agents."""
+NODE_READER: Final = "NODE"  # prefix of the consumers that intakes create for agents
 _WORD: Final = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
-_NAME: Final = re.compile(rf"({_WORD}_)?{_WORD}")
-"""Before a `_` stands the namespace of a pod that is in none of ours: `monitoring_billing-x`."""
+_NAME: Final = re.compile(rf"({_WORD}_)?{_WORD}")  # a foreign pod's namespace comes before `_`
 
 
 class InvalidIdentity(ValueError):
-    """No such identity can be; the message names the field, its value and the fix."""
+    """An invalid identity; the message names the field, its value and the fix."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Somebody who connects. `nodes` are those of an agent, by their names in the cluster.
+    """A client of the bus. `nodes` are those of an agent, by their Kubernetes names.
 
-    `shared` is one that any number of processes have at once, so that their consumers have names
-    that nobody knows before: for a deployment whose agents share one password, and for the one
-    auditor whom tools without settings use."""
+    `shared`: any number of processes use it at once, so the names of their consumers are not known
+    in advance. It is for agents that share one password, and for tools without settings."""
 
     role: str
     name: str
@@ -39,17 +34,17 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def one_node(self) -> bool:
-        """Whether it is an agent of one node, which reads that node's part of the ledger."""
+        """True for the agent of one node, which reads only that node's part of the ledger."""
         return self.role == "agent" and len(self.nodes) <= 1 and EVERY_NODE not in self.nodes
 
     @property
     def inbox(self) -> str:
-        """The beginning of the subjects on which it is answered."""
+        """Prefix of the subjects on which it receives replies."""
         return f"_INBOX_{self.name}"
 
 
 def check_name(name: str) -> str:
-    """The name, if it can be one. Raises InvalidIdentity."""
+    """Return the name if it is valid. Raises `InvalidIdentity`."""
     if len(name) > NAME_MAX or not _NAME.fullmatch(name):
         raise InvalidIdentity(
             f"name {name!r}: write up to {NAME_MAX} lower-case letters, digits and hyphens, "
@@ -59,13 +54,11 @@ def check_name(name: str) -> str:
 
 
 def consumers_of(name: str, count: int) -> Iterable[str]:
-    """The names of its consumers on the ledger's stream; only the identity itself has them."""
+    """Return the names of this identity's consumers on the ledger's stream."""
     return (f"{name}-{number}" for number in range(count))
 
 
 def readers_of_node(node: str) -> tuple[str, ...]:
-    """The names of the consumers that intakes make for the agent of a node.
-
-    No identity has a name with capitals, so they are the consumers of no identity."""
+    """Return the names of consumers for a node's agent; with capitals, so no identity's."""
     digest = sha256(node.encode()).hexdigest()[:32]
     return tuple(consumers_of(f"{NODE_READER}-{digest}", 4))

@@ -1,6 +1,4 @@
-"""What one identity may send and hear: its role's row, with its own name and nodes filled in.
-
-Invariant: the same identities give the same permissions, in the same order."""
+"""The permissions of an identity: its role's row, with name and nodes filled in."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -29,7 +27,7 @@ _ASKS: Final[dict[Reads, tuple[str, ...]]] = {
         "$JS.STORE.API.DIRECT.GET.OBJ_APPORTION_BEGINNING",
     ),
     "configuration": (KEPT_CONFIGURATION,),
-    # the auditors' account answers that it has no snapshots
+    # the auditors' account replies that it has no snapshots
     "copy": (
         _GET,
         "$JS.STORE.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
@@ -37,19 +35,15 @@ _ASKS: Final[dict[Reads, tuple[str, ...]]] = {
     ),
     "nothing": (),
 }
-"""What is asked for beside consumers, by what is read."""
-QUEUE: Final = "binder"
-"""The one consumer that several share; binders make it."""
-DELIVERIES: Final = "_DELIVER"
-"""Below it, by name, everybody's consumers deliver."""
-ANSWER_S: Final = 60
-"""How long a request may be answered."""
+QUEUE: Final = "binder"  # the one consumer that several clients share; binders create it
+DELIVERIES: Final = "_DELIVER"  # consumers deliver below this subject, by name of the identity
+ANSWER_S: Final = 60  # how long a request may be answered
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """Subjects with NATS' wildcards; what is not allowed is forbidden, and a denial wins.
+    """Subjects with NATS wildcards; all others are forbidden, and a denial wins.
 
-    `responses`: it may send once to the reply of each message that it was sent."""
+    `responses`: it may send once to the reply subject of each message it receives."""
 
     publish: tuple[str, ...]
     deny_publish: tuple[str, ...]
@@ -58,7 +52,7 @@ class Permissions(msgspec.Struct, frozen=True):
 
 
 def role_of(identity: Identity) -> Role:
-    """The row of its role. Raises InvalidIdentity."""
+    """Return the row of its role. Raises `InvalidIdentity`."""
     role = BY_NAME.get(identity.role)
     if role is None:
         raise InvalidIdentity(f"role {identity.role!r}: write one of {', '.join(BY_NAME)}")
@@ -66,15 +60,16 @@ def role_of(identity: Identity) -> Role:
 
 
 def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permissions:
-    """What it may do. `among` are all that the same server knows.
+    """Return what an identity may do; `among` are all identities of the same server.
 
-    Nobody touches the consumers of another of them. Raises InvalidIdentity."""
+    No identity may use the consumers of another one. Raises `InvalidIdentity`."""
     role = role_of(identity)
     hears = [f"{identity.inbox}.>"]
-    if role.reads != "nothing":  # consumers deliver below one subject, so that accounts share it
+    # consumers deliver below one subject, so that accounts can share it
+    if role.reads != "nothing":
         hears += [f"{DELIVERIES}.{identity.name}.>"]
     if role.reads == "copy" and identity.shared:
-        # Where a tool without settings is answered: of those who read along one alone may.
+        # Tools without settings use this inbox; only this one auditor may.
         hears += ["_INBOX.>"]
     sends = [
         *_filled([f"{SUBJECTS}.{each}" for each in role.appends], identity),
@@ -103,7 +98,7 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
     if role.reads == "nothing":
         return
     if identity.one_node:
-        # An intake asks the server for it, and makes its consumers: see `core.intake.sight`.
+        # An intake sends the requests and creates its consumers: see `core.intake.sight`.
         for name in (each for node in identity.nodes for each in readers_of_node(node)):
             yield f"$JS.FC.{_STREAM}.{name}.>"
         return
@@ -115,7 +110,7 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
             yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.{name}"
             yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.{name}.>"
         else:
-            # A consumer of this one subject; the server holds its settings to the name.
+            # The server restricts the consumer to the subject in its name.
             yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.{name}.{_CONFIGURATION}"
         yield f"$JS.API.CONSUMER.INFO.{_STREAM}.{name}"
         yield f"$JS.API.CONSUMER.DELETE.{_STREAM}.{name}"
@@ -125,10 +120,10 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
 
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
-    """Of one whose consumers may have any name: the names of others, and of the shared queue.
+    """Yield the consumers of other identities, for one that may use any name.
 
-    An intake makes some for agents, whose names begin as no identity's; permissions know no
-    beginnings, so the names of those whom a callout lets in are not among them."""
+    An intake creates consumers for agents, with a prefix that no identity has. Permissions cannot
+    match a prefix of a token, so names that a callout admits later are not denied here."""
     if not identity.shared and identity.role != "intake":
         return
     copy = role_of(identity).reads == "copy"
@@ -137,7 +132,7 @@ def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
     for other in among:
         reads = role_of(other).reads
         if other == identity or other.one_node or reads == "nothing":
-            continue  # one that reads nothing by itself has no consumer of its name
+            continue  # without reads it has no consumers
         if (reads == "copy") == copy:
             for name in consumers_of(other.name, role_of(other).consumers):
                 yield from _touching(name)
@@ -151,7 +146,7 @@ def _touching(name: str) -> Iterator[str]:
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether a subject is one of a pattern of NATS: `*` is one token, `>` all that follow."""
+    """Return True if a subject matches a NATS pattern: `*` is one token, `>` the rest."""
     wanted, found = pattern.split("."), subject.split(".")
     for place, part in enumerate(wanted):
         if part == ">":

@@ -1,61 +1,56 @@
-"""The table: what each role does, reads, sends and hears.
+"""The table of roles: what each does, reads, sends and subscribes to.
 
-Subjects hold `{name}`, which is the identity's, and `{node}`, once for each of its nodes.
+Subjects may contain `{name}`, the identity's name, and `{node}`, expanded for each of its nodes.
 
-Whoever is in one account with the ledger can have the server's answers sent into it, or to its API
-(see `sharing`); so nobody is, and all are beside it. Agents, on machines where tenants are, have an
-account to themselves: an answer that one of them sends astray reaches other agents, who take no
-such command. Those who answer people, kube-schedulers and the API server have another one, and what
-they have in common is that nobody asks them anything over NATS. People have a third; auditors a
-fourth, beside the account that has their copy. A service that writes has one for itself, so that
-what one sends astray reaches no other.
+A client in the ledger's account could have the server's replies sent into the ledger or to its API
+(see `sharing`), so no client is in it. Agents run on machines with tenants and have their own
+account: a misdirected reply reaches only other agents, which accept no such command. Services that
+answer users, kube-schedulers or the API server share an account, because none of them takes
+requests over NATS. Users have a third; auditors a fourth, separate from the account with their
+copy. Each service that writes has its own, so that its misdirected replies reach no other.
 
-Invariants: an event has one writer, as the catalogue says; nobody who is `answering`, and so may
-send to whatever a request names as its reply, can send a request to himself."""
+Invariants: an event has one writer, as in the catalogue. A role that is `answering`, and may
+therefore send to any reply subject, cannot send a request to itself."""
 
 from typing import Final, Literal
 
 import msgspec
 
+# `copy`: the auditors' copy of the stream, without snapshots
 Reads = Literal["everything", "configuration", "copy", "nothing"]
-"""`copy`: the auditors' own copy of the stream, without its snapshots."""
 
+# The configuration of a ledger whose beginning was dropped
 KEPT_CONFIGURATION: Final = (
     "$JS.STORE.API.DIRECT.GET.OBJ_APPORTION_BEGINNING.$O.APPORTION_BEGINNING.C.configuration"
 )
-"""The configuration of a ledger whose beginning was dropped."""
 
 
+# `NODES`: agents. `FRONT`: services reached over HTTP. `PEOPLE`: users. `READERS`: auditors
 Account = Literal[
     "APPORTION", "STORE", "AUDIT", "BOOTSTRAP", "NODES", "FRONT", "PEOPLE", "WATCHER", "INTAKE",
     "BINDER", "SCHEDULER", "READERS", "AUTH",
 ]  # fmt: skip
-"""`NODES` is that of agents; `FRONT` of those whom the world outside reaches, over HTTP; `PEOPLE`
-of people, at the command line; `READERS` of auditors, who only read along.
-"""
-LEDGER: Final = "APPORTION"  # the account that has the ledger
+LEDGER: Final = "APPORTION"  # the ledger's account
 STORE: Final = "STORE"
-"""The account that has the buckets of states. It has no users.
+"""The account with the buckets for snapshots. It has no users.
 
-A consumer delivers within its own account to any subject that its owner names. So what the ledger's
-consumers must not write is in another account.
-"""
-AUDIT: Final = "AUDIT"
-"""That has the auditors' copy of the stream, with limits of its own; nobody is in it."""
+A consumer delivers to any subject of its own account that its owner names, so subjects that the
+ledger's consumers must not write are in another account."""
+AUDIT: Final = "AUDIT"  # the account of the auditors' copy, with its own limits; it has no users
+# The account that creates the ledger and the auditors' copy, which only it can reach
 BOOTSTRAP: Final = "BOOTSTRAP"
-"""That of who makes the ledger, and the auditors' copy of it: from nowhere else is it reached."""
-AUTH: Final = "AUTH"  # that of who says who somebody is
+AUTH: Final = "AUTH"  # the account of the callout
 ANSWERS_BESIDE: Final = "_R_.>"
-"""Where the server wants the answers to those in other accounts: below it, every request has a
-subject that the server makes of 64 random bits, that nobody hears, and that no request may name."""
+"""The server's reply subjects for other accounts, each with 64 random bits.
+
+No client subscribes to them, and no request may name one."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
-    """One row.
+    """One row. `appends` are below `apportion.v1`; `sends` and `hears` are complete.
 
-    `appends` are subjects below `apportion.v1`, `sends` and `hears` are whole ones. `answering`: it
-    may send to the reply of any message that it was sent. `consumers`: how many readers of the
-    ledger it may have at once."""
+    `answering`: it may send to the reply subject of any message it receives. `consumers`: the most
+    readers of the ledger it may have at once."""
 
     name: str
     does: str
@@ -82,7 +77,7 @@ ROLES: Final = (
             "$JS.API.STREAM.PURGE.APPORTION",
             "$JS.STORE.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
             "$JS.STORE.API.STREAM.CREATE.OBJ_APPORTION_SNAPSHOTS",
-            # the state with which a trimmed ledger begins: bootstrap alone writes and purges it
+            # the state at the start of a trimmed ledger: only bootstrap writes and purges it
             "$JS.STORE.API.STREAM.INFO.OBJ_APPORTION_BEGINNING",
             "$JS.STORE.API.STREAM.CREATE.OBJ_APPORTION_BEGINNING",
             "$JS.STORE.API.STREAM.PURGE.OBJ_APPORTION_BEGINNING",
@@ -99,9 +94,9 @@ ROLES: Final = (
         does="tells of its nodes, and hands out their shares",
         account="NODES",
         sends=(
-            # what the intake is to append for it, and what is used now, which nobody stores
+            # events that the intake appends for it, and current usage, which is not stored
             "apportion.intake.{node}",
-            # what the intake is to ask the ledger's server for it
+            # requests that the intake sends to the ledger's server for it
             "apportion.reading.{node}",
             "apportion.usage.{node}",
             "apportion.beat.agent.{node}",
@@ -116,9 +111,9 @@ ROLES: Final = (
         appends=("inventory.*", "allocation.*", "usage.*", "intake.*"),
         sends=(
             "apportion.beat.intake.>",
-            # which of the schedulers' snapshots are what the ledger folds to
+            # which snapshots of schedulers match the ledger
             "$O.APPORTION_SNAPSHOTS.C.attested.*",
-            # the consumers of agents that read the part of one node; never the shared queue
+            # the consumers of agents that read one node's part; never the shared queue
             "$JS.API.CONSUMER.CREATE.APPORTION.*",
             "$JS.API.CONSUMER.INFO.APPORTION.*",
             "$JS.API.CONSUMER.DELETE.APPORTION.*",
@@ -142,11 +137,11 @@ ROLES: Final = (
         appends=("placement.*", "pending.*", "policy.prices", "presence.*"),
         sends=(
             "apportion.beat.scheduler.>",
-            # snapshots: any scheduler writes them, and frees the old ones
+            # snapshots: any scheduler writes them and deletes old ones
             "$O.APPORTION_SNAPSHOTS.C.*",
             "$O.APPORTION_SNAPSHOTS.M.*",
             "$JS.STORE.API.STREAM.PURGE.OBJ_APPORTION_SNAPSHOTS",
-            # not `answering`: it hears its own beats, whose reply it could choose
+            # not `answering`: it receives its own heartbeats, whose reply subject it could choose
             ANSWERS_BESIDE,
         ),
         hears=("apportion.command.scheduler.*", "apportion.beat.>"),
@@ -198,11 +193,11 @@ ROLES: Final = (
         appends=("operator.>", "workload.*", "adoption.>", "cluster.>"),
         sends=(
             "apportion.command.agent.>",
-            # what this user itself may do: `apportion doctor`
+            # this user's own permissions: `apportion doctor`
             "$SYS.REQ.USER.INFO",
-            # who would halt at a format: `apportion ledger enable`
+            # readers that would halt at a format: `apportion ledger enable`
             "$JS.API.CONSUMER.LIST.APPORTION",
-            # what `ledger trim` may drop: not a configuration that is kept nowhere else
+            # `ledger trim` must not drop a configuration that is stored nowhere else
             KEPT_CONFIGURATION,
         ),
         hears=("apportion.beat.>", "apportion.usage.*"),

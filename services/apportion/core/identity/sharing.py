@@ -1,22 +1,19 @@
-"""What the account of the ledger shares with the other accounts, and with that of auditors.
+"""Subjects that the ledger's account shares with other accounts, and with auditors'.
 
-The server sends the answer to a request to whatever subject the request names, and does not check
-whether its sender may send there: one who may ask for the stream's state could have the answer sent
-into the ledger, or to the API that purges it. So a client that is not trusted with that has an
-account of its own. What it asks comes over as a service, and the answer goes back into its own
-account whatever it wrote, and to no client outside it. What is said to all goes as a stream from
-the account of its sender to those in which it is heard.
+The server sends the reply to a request to any subject that the request names, without checking that
+the sender may publish there. A client that may query the stream's state could have the reply sent
+into the ledger, or to the API that purges it. So an untrusted client has its own account. Its
+requests are imported as services, and replies go back into its own account only. Broadcasts are
+shared as streams from the sender's account to those of the subscribers.
 
-Auditors have a copy of the stream, in an account with JetStream and limits of its own: what they
-ask and use up is theirs. They are beside it as others are beside the ledger: an answer to one of
-them that reached the copy's own account could have the copy deleted. What the server itself needs
-to make the copy comes over from the ledger. Only bootstrap's account reaches the copy to make it
-and to drop its beginning: what the ledger's own account reaches, so does every consumer of the
-ledger, by where it delivers.
+Auditors use a copy of the stream, in an account with its own JetStream limits. They have accounts
+separate from it, because a reply that reached the copy's account could delete the copy. Only
+bootstrap's account can create the copy and drop its beginning: anything that the ledger's account
+could reach, its consumers could reach too, by their delivery subject.
 
-Invariants: between two accounts passes what the table of roles says, and nothing else. The server
-hands an answer on to a service of another account only where that is taken under a subject without
-a wildcard; so none is, but what all in the account may send to."""
+Invariants: only what the table of roles contains passes between accounts. The server forwards a
+reply to a service of another account only if that service is imported under a subject without
+wildcards. So no import is, except for subjects that every client of the account may publish to."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -35,44 +32,35 @@ from apportion.core.identity.roles import (
 )
 from apportion_schemas.catalogue import SUBJECTS
 
+# The accounts of all users of the ledger or its copy; none is in the ledger's own account
 BESIDE: Final = tuple(
     dict.fromkeys(role.account for role in ROLES if role.account not in (LEDGER, AUTH))
 )
-"""The accounts of those who use the ledger, or the copy of it, and are not in its own."""
-_ALL: Final = (LEDGER, *BESIDE)
-"""The accounts of all who say something to all, or hear it."""
+_ALL: Final = (LEDGER, *BESIDE)  # the accounts that send or receive broadcasts
 _DELIVERED: Final = {LEDGER: f"{DELIVERIES}.>", AUDIT: ">"}
-"""What consumers of each of the two streams deliver to other accounts.
+"""The subjects on which consumers of the two streams deliver to other accounts.
 
-Those of auditors deliver wherever their tools like to be answered, below the inbox of each: what of
-it somebody may hear, his permissions say, and nothing else is said where the copy is.
-"""
-_MADE: Final = ("INFO", "CREATE", "PURGE")
-"""What bootstrap may do with the auditors' copy."""
-_COPY_API: Final = f"$JS.{AUDIT}.API."
-"""How it says that the copy is meant."""
+Auditors' consumers deliver below any inbox, because tools choose it. Their permissions limit what
+each may receive, and the copy's account has no other messages."""
+_MADE: Final = ("INFO", "CREATE", "PURGE")  # what bootstrap may do with the auditors' copy
+_COPY_API: Final = f"$JS.{AUDIT}.API."  # bootstrap's prefix for requests about the copy
+# Subjects that the server needs to copy the stream; no user may publish on them
 _COPYING: Final = ("$JS.API.CONSUMER.CREATE.APPORTION", "$JS.FC.APPORTION.>")
-"""What the server needs to copy the stream; no user may send on it."""
-_COPIED: Final = "copy.audit.>"
-"""What comes of the stream for the copy."""
+_COPIED: Final = "copy.audit.>"  # messages of the stream for the copy
+# Prefixes of broadcasts, which no client answers
 _SAID: Final = ("apportion.beat.", "apportion.usage.")
-"""The beginnings of what is said to all, and that no client answers."""
-_STORE_API: Final = f"$JS.{STORE}.API."
-"""The prefix of requests to the account that has the buckets."""
-_OBJECTS: Final = "$O."
-"""The prefix of what is put into a bucket."""
-_OWN: Final = "$SYS."
-"""The beginning of what the server answers to each account by itself."""
+_STORE_API: Final = f"$JS.{STORE}.API."  # prefix of requests to the account with the buckets
+_OBJECTS: Final = "$O."  # prefix of objects in a bucket
+_OWN: Final = "$SYS."  # prefix of requests that the server answers within each account
 _API: Final = "$JS.API."
 _WHOLE_API: Final = f"{_API}>"
-"""An account without JetStream imports this from the server's own account, to be told that it has
-none; only where this very subject is another's does it come to the ledger. What of it somebody may
-ask, his permissions say.
-"""
+"""The system account refuses this; only this exact subject leads to the ledger.
+
+Permissions limit which of its requests a user may send."""
 
 
 def sharing(account: str) -> Iterator[str]:
-    """The lines of an account that say what it gives to others, and what it takes."""
+    """Yield the configuration lines with an account's exports and imports."""
     for key, lines in (("exports", list(_gives(account))), ("imports", list(_takes(account)))):
         if lines:
             yield f"    {key}: ["
@@ -96,12 +84,12 @@ def _gives(account: str) -> Iterator[str]:
         yield f'{{ stream: "{_DELIVERED[account]}", accounts: [{", ".join(readers)}] }}'
     for subject in _said(account):
         listening = [each for each in _ALL if subject in _overheard(each, account)]
-        if listening:  # none would be everybody
+        if listening:  # an empty list would export to every account
             yield f'{{ stream: "{subject}", accounts: [{", ".join(listening)}] }}'
 
 
 def _takes(account: str) -> Iterator[str]:
-    # Bootstrap makes the auditors' copy, and the server keeps it.
+    # Bootstrap creates the auditors' copy, and the server fills it.
     if account == BOOTSTRAP:
         for verb in _MADE:
             subject = f"STREAM.{verb}.APPORTION"
@@ -130,18 +118,18 @@ def _takes(account: str) -> Iterator[str]:
 
 
 def _said(account: str) -> Iterable[str]:
-    """What those of an account say to all, and the events that they write.
+    """Return the broadcasts of an account, and the events that its roles write.
 
-    It goes to each who hears it from where it is said, and from nowhere else: then it is heard
-    once, on whichever server of a cluster the client is. What came into an account as a service, as
-    events come into the ledger's, its server gives to no other as a stream."""
+    They are exported only from the account that sends them, so that a subscriber gets each once, on
+    any server of a cluster. What an account receives as a service, as the ledger receives events,
+    its server does not export as a stream."""
     said = (*_SAID, f"{SUBJECTS}.")
     sent = (subject for role in ROLES if role.account == account for subject in _sent(role))
     return dict.fromkeys(subject for subject in sent if subject.startswith(said))
 
 
 def _overheard(account: str, giver: str) -> tuple[str, ...]:
-    """What of that is heard in another account, by those who have not asked for it."""
+    """Return the broadcasts of `giver` that another account subscribes to."""
     hears = [
         pattern
         for role in ROLES
@@ -156,12 +144,12 @@ def _overheard(account: str, giver: str) -> tuple[str, ...]:
 
 
 def _within(subject: str, pattern: str) -> bool:
-    """Whether all of the subject is of the pattern."""
+    """Return True if the pattern matches all of the subject."""
     return subject == pattern or (pattern.endswith(".>") and subject.startswith(pattern[:-1]))
 
 
 def _services(giver: str) -> dict[str, list[str]]:
-    """What those of other accounts ask of this one, and their accounts, each once."""
+    """Return the requests that other accounts send to this one, with those accounts."""
     nowhere = (_OWN, _COPY_API, _STORE_API, _OBJECTS, ANSWERS_BESIDE, *_SAID)
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
@@ -169,7 +157,14 @@ def _services(giver: str) -> dict[str, list[str]]:
             asked = (each for each in _sent(role) if not each.startswith(nowhere))
             for each in asked:
                 request = _WHOLE_API if each.startswith(_API) else each
-                for answerer, subject in _answered(request, role.account):
+                answered: list[tuple[str, str]] = [
+                    (other.account, subject)
+                    for other in ROLES
+                    if other.answering or ANSWERS_BESIDE in other.sends
+                    for pattern in other.hears
+                    if _within(subject := pattern.format(node=EVERY_NODE), request)
+                ] or [(_read_in(role.account), request)]  # the stream, if no role answers it
+                for answerer, subject in answered:
                     if answerer == giver:
                         found.setdefault(subject, {})[role.account] = None
     return {subject: list(accounts) for subject, accounts in found.items()}
@@ -181,10 +176,7 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _kept(keeper: str) -> dict[str, list[str]]:
-    """Subjects of the buckets that `keeper` answers, and the accounts that ask there, each once.
-
-    The auditors' account has no bucket, and answers auditors that it has none. What of the API
-    somebody may ask, his permissions say, as with the ledger."""
+    """Return the bucket subjects that `keeper` answers, and the accounts that ask."""
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
         if keeper == (AUDIT if role.reads == "copy" else STORE):
@@ -205,17 +197,6 @@ def _reads(account: str) -> bool:
 
 
 def _read_in(account: str) -> str:
-    """The account of the stream that those of this one read."""
+    """Return the account with the stream that this account's roles read."""
     copied = any(role.account == account and role.reads == "copy" for role in ROLES)
     return AUDIT if copied else LEDGER
-
-
-def _answered(asked: str, account: str) -> list[tuple[str, str]]:
-    """Who answers it: accounts, with their subjects; where no role does, that of the stream."""
-    return [
-        (role.account, subject)
-        for role in ROLES
-        if role.answering or ANSWERS_BESIDE in role.sends
-        for pattern in role.hears
-        if _within(subject := pattern.format(node=EVERY_NODE), asked)
-    ] or [(_read_in(account), asked)]

@@ -1,10 +1,10 @@
-"""How an agent and an intake talk: a core NATS request for each event, and its answer in JSON.
+"""The protocol between agent and intake: one core NATS request per event.
 
-    apportion.intake.<node>   the event as it would stand on the ledger   ──►   Answer
+    apportion.intake.<node>   the event as it would be on the ledger   ──►   Answer
 
-The server lets an agent ask on its own node's subject alone, so that subject is who asks.
-Invariant: the id under which an event is appended is made of the node and of the agent's id, so it
-can be no other writer's, nor another node's."""
+The server lets an agent publish only on its own node's subject, so the subject identifies the
+agent. Invariant: an event's message id contains the node and the agent's id, so it cannot collide
+with that of another writer or node."""
 
 import hashlib
 import re
@@ -19,12 +19,12 @@ from apportion_schemas.quantities import NAME_MAX
 
 SUBJECT: Final = "apportion.intake"
 SUBJECTS_OF_ALL: Final = f"{SUBJECT}.*"
-GROUP: Final = "intake"
-"""The queue group in which intakes share what is asked of them."""
+GROUP: Final = "intake"  # the queue group in which intakes share requests
 _NODE_CHARS_MAX: Final = 253
 _ID_CHARS_MAX: Final = 240
 WHY_MAX: Final = 1_024
 
+# Why an event is not appended; `ReportRefused` takes any name, so new causes need no new version
 Cause = Literal[
     "unreadable",
     "too-large",
@@ -46,22 +46,19 @@ Cause = Literal[
     "late",
     "stale",
 ]
-"""Why an event is not appended. `ReportRefused` takes any name, so one more is no new version."""
+# Causes that honest agents meet too, when the state changes in the meantime; not reported
 EXPECTED: Final = frozenset(("late", "stale"))
-"""What honest agents meet as well: the world moved on while they wrote. Nobody is told of these."""
 
+# An agent's inbox, or the server's reply subject in the agents' account, outside the ledger's
 _back = re.compile(r"(_R_|_INBOX_agent[A-Za-z0-9_~%-]*)(\.[A-Za-z0-9_~%-]+)+").fullmatch
-"""An agent's inbox; or the way back into the account of the agents, which the server alone can
-write: there the answer goes wherever the agent likes, and the ledger is in another account.
-"""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one event.
+    """The result for one event.
 
-    It stands at `revision`, where that is known, and had stood there before if `duplicate`; or it
-    is `refused`, with the reason in `why`; or it was not taken yet and is to be told anew after
-    `again_s` seconds: `held` if it has to be so twice before it is believed."""
+    It is on the ledger at `revision`, if known, and was there before if `duplicate`. Or it is
+    `refused`, for the reason in `why`. Or it must be sent again after `again_s` seconds; `held` if
+    it is believed only when reported twice."""
 
     revision: int | None = None
     duplicate: bool = False
@@ -76,34 +73,34 @@ decode_answer = from_outside(msgspec.json.Decoder(Answer).decode)
 
 
 def subject_of_node(node: str, of: str = SUBJECT) -> str:
-    """Where the agent of this node asks; `of` is the subject that ends with the name."""
+    """Return the subject on which this node's agent sends; `of` is its prefix."""
     return f"{of}.{token(node)}"
 
 
 def node_of_subject(subject: str, of: str = SUBJECT) -> str:
-    """The node whose agent asks there; empty for what is no node's name, or another spelling."""
+    """Return the node whose agent uses this subject; empty if it is not canonical."""
     found = subject.removeprefix(f"{of}.")
     node = untoken(found)
     return node if token(node) == found and len(node) <= NAME_MAX else ""
 
 
 def append_id(node: str, event_id: str) -> str:
-    """Under which id an agent's event is appended: one that no other writer has, nor other node."""
+    """Return the message id of an agent's event, unique to its node."""
     return f"intake/{_part(token(node), _NODE_CHARS_MAX)}/{_part(event_id, _ID_CHARS_MAX)}"
 
 
 def refused_id(node: str, cause: str, hour: int) -> str:
-    """Under which id it is told that something of this node was refused in that hour."""
+    """Return the message id of the refusals of a node for a cause in an hour."""
     return f"intake-refused/{_part(token(node), _NODE_CHARS_MAX)}/{cause}/{hour}"
 
 
 def _part(text: str, most: int) -> str:
-    """The text where the ledger takes it as a part of an id; else its digest."""
+    """Return the text if the ledger accepts it in a message id, else its digest."""
     if len(text) > most or not (text.isascii() and text.isprintable()):
         return hashlib.sha256(text.encode()).hexdigest()
     return text
 
 
 def may_be_answered(reply: str) -> bool:
-    """Whether a reply goes to an agent, and not to the ledger, a queue or another's inbox."""
+    """Return True if a reply subject is an agent's, and not the ledger's or another's."""
     return _back(reply) is not None

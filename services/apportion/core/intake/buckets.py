@@ -1,11 +1,8 @@
-"""How much an agent may say: a bucket of tokens that fills with time.
-
-Invariant: over any time no more is taken out than the bucket holds, and what flowed in meanwhile.
-"""
+"""A token bucket that limits how much an agent may send."""
 
 
 class Bucket:
-    """`burst` tokens at most, and `rate` more each second. Times are of one clock, in seconds."""
+    """At most `burst` tokens, refilled at `rate` per second of one clock."""
 
     __slots__ = ("_at_s", "_burst", "_left", "_rate")
 
@@ -16,22 +13,20 @@ class Bucket:
         self._at_s = now_s
 
     def take(self, tokens: float, now_s: float) -> float:
-        """Take them, and return for how many seconds whoever takes has to wait first.
-
-        More than the bucket can ever hold is taken as all that it holds."""
+        """Take at most `burst` tokens, and return the seconds to wait first."""
         self._left = self._filled(now_s) - min(tokens, self._burst)
         self._at_s = now_s
         return max(0.0, -self._left / self._rate)
 
     def may_take(self, tokens: float, now_s: float) -> bool:
-        """Take them if they are there; else nothing."""
+        """Take the tokens if they are available, and return True; otherwise take none."""
         if self._filled(now_s) < tokens:
             return False
         self.take(tokens, now_s)
         return True
 
     def full(self, now_s: float) -> bool:
-        """Whether nobody has taken anything for so long that it tells nothing any more."""
+        """True if the bucket is full, so that its state need not be kept."""
         return self._filled(now_s) >= self._burst
 
     def _filled(self, now_s: float) -> float:

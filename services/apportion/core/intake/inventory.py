@@ -1,8 +1,7 @@
-"""Whether a node can have the devices that it reports: by the catalogue, and by what it had before.
+"""Check reported devices against the catalogue and the last report.
 
-A card has no more memory than its model, and offers no more than the configuration says. Invariant:
-an honest node passes whatever its cards do: a model that nobody knows has a generous limit, a
-reboot or a card more is no jump, and what is one is believed once it is seen again."""
+Invariant: an honest node passes: an unknown model has a generous limit, a reboot or one device more
+is not suspicious, and a larger change is believed when reported again."""
 
 import re
 from functools import lru_cache
@@ -16,20 +15,16 @@ from apportion_schemas import Configuration, Device, NodeReported
 from apportion_schemas.configuration import NodeConfiguration
 from apportion_schemas.quantities import WHOLE
 
-MARGIN: Final = 1.1
-"""Drivers count a little more or less than the catalogue."""
-UNKNOWN_FACTOR: Final = 2
-"""A model that the catalogue does not know has at most twice the memory of the largest known."""
-_REFITTED_FACTOR: Final = 2
-"""Consumers' cards are sold with twice the memory chips under the name that they had."""
-JUMP_CARDS: Final = 2
-"""One card more or less is somebody with a screwdriver."""
+MARGIN: Final = 1.1  # drivers report slightly more or less than the catalogue
+UNKNOWN_FACTOR: Final = 2  # the limit for unknown models, relative to the largest known one
+_REFITTED_FACTOR: Final = 2  # consumer GPUs are sold under the same name with twice the memory
+JUMP_CARDS: Final = 2  # one GPU more or less is ordinary maintenance
 _SIZE = re.compile(r"(?<![0-9.])(\d{1,4})\s?gb\b")
 
 
 @lru_cache(maxsize=1024)
 def memory_most_mib(model: str) -> int:
-    """How much memory a card of this model can have: MiB."""
+    """Return the most memory that a GPU of this model can have, in MiB."""
     name = normal(model).removeprefix("nvidia-")
     known = {
         normal(each.model).removeprefix("nvidia-"): each.memory_mib for each in models().values()
@@ -43,7 +38,7 @@ def memory_most_mib(model: str) -> int:
 
 
 def implausible(report: NodeReported, configuration: Configuration) -> str:
-    """What of the report cannot be, in words; empty where all of it can."""
+    """Return why the report is impossible, or an empty string."""
     ids = {device.id for device in report.devices}
     if len(ids) != len(report.devices):
         return "a device id stands there twice"
@@ -90,7 +85,7 @@ def _implausible(
 
 
 def jump(before: NodeReported | None, now: NodeReported) -> str:
-    """What is too much of a change to be believed at once, in words; empty for any other."""
+    """Return why the change is too large to be believed at once, or an empty string."""
     if before is None:
         return ""
     had = {device.id: device for device in before.devices}

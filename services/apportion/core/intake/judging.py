@@ -1,8 +1,8 @@
-"""Whether an agent's event may stand on the ledger: who says it, what it is, and whether it can be.
+"""Judge whether an agent's event may be appended.
 
-The state is that of a fold which holds all that the agent had read (`basis`), so what contradicts
-it was never so, or is not so any more. Invariant: only what the fold would take of this very node
-passes; and what an honest agent says passes, but where the world moved on meanwhile."""
+The fold is at least at the revision that the agent had read (`basis`), so an event that contradicts
+the state is wrong or out of date. Invariant: only events about this node that the fold would accept
+pass; an honest event is refused only if the state changed in the meantime."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,41 +24,39 @@ from apportion_schemas import (
 from apportion_schemas.usage import ShareUsed, UnsharedUsed
 
 ROUNDED_S: Final = 60
-USE_SECONDS_MAX: Final = 2 * 86_400
-"""Usage is summed up hourly; an agent that was stopped has saved what it began."""
+USE_SECONDS_MAX: Final = 2 * 86_400  # more than an hour if the agent was stopped
 
 
 class Refusal(Struct, frozen=True):
-    """Why an event is not appended, by name and in words."""
+    """Why an event is not appended: a cause code and a message."""
 
     cause: Cause
     why: str
 
 
 class Known(Struct, frozen=True):
-    """The event stands on the ledger already, in other words or under another id."""
+    """The same fact is on the ledger already."""
 
     revision: int
 
 
 class Doubt(Struct, frozen=True):
-    """Use of devices by pods that, by the state, do not hold them now: their bindings tell."""
+    """Usage by pods that do not have these devices now; their bindings must be read."""
 
     record: UsageRecorded
     shares: tuple[ShareUsed, ...]
 
 
-Verdict = Refusal | Known | Doubt | None
-"""None is for an event that may be appended."""
+Verdict = Refusal | Known | Doubt | None  # None: the event may be appended
 
 
 def source_of(node: str) -> str:
-    """How the agent of this node signs."""
+    """Return the source that this node's agent puts into events."""
     return f"agent/{node}"
 
 
 def judge(state: State, node: str, event: Event) -> Verdict:
-    """What is to become of an event whose payload is of this node, by its subject."""
+    """Judge an event whose payload, by its subject, is about this node."""
     if event.source != source_of(node):
         return Refusal("foreign-source", f"it is signed {event.source!r}, not {source_of(node)!r}")
     if event.cause > event.basis:
@@ -69,8 +67,8 @@ def judge(state: State, node: str, event: Event) -> Verdict:
 def _report(state: State, event: Event, data: NodeReported) -> Verdict:
     known = state.nodes.get(data.node)
     if known is not None and known.reported == data and known.refused is None:
-        # Not known where a refusal is noted: an event that is taken ends that. Nor where a card's
-        # health was told of since, or a card is another node's by now.
+        # After a refusal the report is appended again, because that clears the refusal; also if the
+        # health of a device was reported since, or the device moved to another node.
         there = [known.by_id[device.id] for device in data.devices if device.id in known.by_id]
         if len(there) == len(data.devices) and all(
             each.present and each.agent_health == (each.device.healthy, each.device.health_reason)
@@ -132,7 +130,7 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
                 "device-of-another-node", f"device {used.device} is on node {owner.name}"
             )
         if owner is None or used.device not in owner.by_id:
-            # What is not on the ledger may be another node's that is about to be.
+            # An unknown device may be another node's, not reported yet.
             return Refusal("unknown-device", f"device {used.device} is not on node {data.node}")
         if trouble := _too_much(used, owner):
             return Refusal("implausible-use", f"of device {used.device}: {trouble}")
@@ -152,7 +150,7 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
 
 
 def misnamed(share: ShareUsed, name: str) -> Refusal:
-    """The refusal of use whose pod has another name."""
+    """Return the refusal of usage by a pod whose name is different."""
     why = f"pod {share.pod} is {name}, not {share.namespace}/{share.name}"
     return Refusal("implausible-use", why)
 
@@ -177,5 +175,4 @@ _JUDGES: dict[type, Callable[[State, Event, Any], Verdict]] = {
     ShareBreached: _of_placement,
     UsageRecorded: _usage,
 }
-AGENTS_EVENTS: Final = frozenset(_JUDGES)
-"""All that an agent may say."""
+AGENTS_EVENTS: Final = frozenset(_JUDGES)  # all events that an agent may send

@@ -1,13 +1,12 @@
-"""What the agent of one node may read of the ledger: its own node's events, and what is for all.
+"""What a node's agent may read: its own node's events and common subjects.
 
-An agent with an identity of its own has no right at the server's API. It asks an intake, by a core
-NATS request, and the intake asks the server:
+An agent has no right to the server's API. It sends requests to an intake, which queries the server:
 
-    apportion.reading.<node>   Asked   ──►   what the server answers, or an error in its form
+    apportion.reading.<node>   Asked   ──►   the server's reply, or an error in its format
 
-The server lets an agent ask on its own node's subject alone, so that subject is who asks.
-Invariant: what is asked of the server is built here from what was asked of the intake, word by
-word, and never passed on; a consumer delivers to an agent, and only what its node may see."""
+The server lets an agent publish only on its own node's subject, so the subject identifies the
+agent. Invariant: requests to the server are rebuilt here field by field, never passed on, and
+consumers deliver to an agent only what its node may see."""
 
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal
@@ -26,14 +25,11 @@ from apportion_schemas.workload import Shape
 
 SUBJECT: Final = "apportion.reading"
 SUBJECTS_OF_ALL: Final = f"{SUBJECT}.*"
+# Requests `part_of` the intake's state, for a ledger whose beginning was dropped
 STATE: Final = "STATE"
-"""Asks for `part_of` the intake's state, for a ledger whose beginning was dropped."""
 CHANNELS: Final = ("inventory", "intake", "placement", "binding", "allocation")
-"""The channels below `apportion.v1` that an agent follows, each for its own nodes."""
-ADOPTIONS: Final = "adoption"
-"""One more, whose subjects name the pod as well."""
-FOR_ALL: Final = (f"{SUBJECTS}.operator.configuration", RULES)
-"""What every agent reads."""
+ADOPTIONS: Final = "adoption"  # another channel, whose subjects also name the pod
+FOR_ALL: Final = (f"{SUBJECTS}.operator.configuration", RULES)  # subjects that every agent reads
 REFUSED: Final = 403
 _STREAM: Final = "APPORTION"
 _NOT_FOUND: Final = b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}'
@@ -44,18 +40,18 @@ _Filter = Annotated[str, Meta(max_length=1_024)]
 
 
 class NotForAgents(ValueError):
-    """The agent of this node may not ask for that; the message says what."""
+    """The agent of this node may not request this; the message says what."""
 
 
 class Asked(Struct, frozen=True, forbid_unknown_fields=True):
-    """A request to the server's API, by its subject behind `$JS.API.`."""
+    """A request to the server's API; `api` is its subject after `$JS.API.`."""
 
     api: Annotated[str, Meta(max_length=512)]
     body: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class Call(Struct, frozen=True):
-    """What the intake asks the server. Of an answer that is a record, the node must see it."""
+    """A request of the intake; a reply `is_record` only if the node may see it."""
 
     api: str
     body: bytes = b""
@@ -117,7 +113,7 @@ _decode_answer = from_outside(msgspec.json.Decoder(_Answer).decode)
 
 
 def subjects_of_node(node: str) -> list[str]:
-    """The subjects of one node's events that its agent reads."""
+    """Return the subjects of a node's events that its agent reads."""
     name = token(node)
     return [
         *(f"{SUBJECTS}.{channel}.{name}" for channel in CHANNELS),
@@ -126,7 +122,7 @@ def subjects_of_node(node: str) -> list[str]:
 
 
 def read_asked(payload: bytes) -> Asked:
-    """The request in a message. Raises NotForAgents."""
+    """Decode a request. Raises `NotForAgents`."""
     try:
         return _decode_asked(payload)
     except msgspec.MsgspecError as error:
@@ -134,7 +130,7 @@ def read_asked(payload: bytes) -> Asked:
 
 
 def call_of(node: str, asked: Asked) -> Call:
-    """What the intake is to ask the server for the agent of this node. Raises NotForAgents."""
+    """Return the server request for this node's agent. Raises `NotForAgents`."""
     if asked.api == f"STREAM.INFO.{_STREAM}":
         return Call(asked.api)  # without a body it lists no subjects
     try:
@@ -162,7 +158,7 @@ def call_of(node: str, asked: Asked) -> Call:
 
 
 def _check_subjects(node: str, subjects: Iterable[str]) -> None:
-    """Raise NotForAgents for the first of these subjects that the node's agent may not read."""
+    """Raise `NotForAgents` if this node's agent may not read one of the subjects."""
     readable = {*subjects_of_node(node), *FOR_ALL}
     for each in subjects:
         if each not in readable:
@@ -170,7 +166,7 @@ def _check_subjects(node: str, subjects: Iterable[str]) -> None:
 
 
 def shown(node: str, call: Call, answer: bytes) -> bytes:
-    """The server's answer, or that there is no record where the node may not see it."""
+    """Return the server's reply, or "not found" if the node may not see the record."""
     if not call.is_record:
         return answer
     try:
@@ -187,12 +183,12 @@ def shown(node: str, call: Call, answer: bytes) -> bytes:
 
 
 def refusal(why: str) -> bytes:
-    """The answer to a request that was refused."""
+    """Return the reply to a request that was refused."""
     return _encode({"error": _Error(f"no agent of this node may ask for it: {why}"[:1_000])})
 
 
 def part_of(state: State, node: str) -> State:
-    """The state as far as the agent of this node begins with it. It shares what it holds."""
+    """Return the part of the state with which this node's agent starts, not a copy."""
     part = State(
         revision=state.revision,
         configuration=state.configuration,
@@ -207,9 +203,7 @@ def part_of(state: State, node: str) -> State:
 
 
 def _for_agents(pod: PodState) -> PodState:
-    """The pod without its labels and constraints.
-
-    The agent needs neither, and those of two pods may be larger than one answer."""
+    # No labels or constraints: agents need neither, and those of two pods may exceed one reply.
     whole = pod.submitted
     shape = Shape(asks=whole.shape.asks)
     submitted = PodSubmitted(

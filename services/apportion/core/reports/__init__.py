@@ -1,8 +1,7 @@
-"""What the fleet was granted, used and worth over a time: a fold of the ledger beside the fold.
+"""Reports: allocated, used and priced GPU time, from a second fold of the ledger.
 
-    events ──► fold ──► Change ──► Account (rates, summed up over time) ──► answers, CSV, FOCUS
+    events ──► fold ──► Change ──► Account (rates, summed over time) ──► answers, CSV, FOCUS
 
-An account follows the changes of one state and turns them into rates (cards and MiB, by row and
-model) that it adds up between events, so its cost follows the number of changes and not the size of
-the fleet. Everything is in whole numbers until the end: millionths of a card, MiB and microseconds.
-Invariant: granted + free + cordoned + broken is the capacity, exactly, at every moment."""
+The cost depends on the number of changes, not on the size of the fleet. Sums are integers:
+millionths of a device, MiB and microseconds. Invariant: granted + free + cordoned + broken equals
+the capacity exactly, at any time."""

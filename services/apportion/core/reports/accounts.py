@@ -1,37 +1,27 @@
-"""An account: what one state's changes mean for the meters, event by event.
+"""The account: turns the changes of one state into rates for the meters.
 
-A share is the part of its card's memory that it holds (`card_part`), whatever its cores; of the
-rest of a card, and of cards that nobody holds, all is free, or cordoned, or broken. Time never goes
-back: an event that is dated before another that comes earlier counts as of the same moment as that
-one. Invariant: at every moment the parts of a card come to one card, or to what is held of it where
-that is more, because a report may offer less than is held."""
+A share counts as the part of the device's memory that it has. An event dated before its predecessor
+gets the predecessor's time. Invariant: the parts of a device add up to one device, or to what is
+allocated if a report offers less than that."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
+import apportion_schemas as schemas
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.reports.meters import CARD, Key, Meters, Part
 from apportion.core.reports.rows import NOBODY, By
 from apportion.core.reports.used import Used
-from apportion_schemas import (
-    Device,
-    NodeReported,
-    PodChanged,
-    PodGone,
-    PodGroupGone,
-    PodGroupObserved,
-    UsageRecorded,
-)
 
+# Usage is reported after each hour, so events are read for this long after the period
 LATE = 3_700 * 1_000_000
-"""An hour is told of after it has ended: so much beyond the period is read for that."""
 
 
-def card_part(device: Device, memory_mib: int, cores: int) -> int:
-    """Which part of the card a share is, in millionths: by memory, by cores where it has none."""
+def card_part(device: schemas.Device, memory_mib: int, cores: int) -> int:
+    """Return a share's fraction of its device in millionths, by memory or else cores."""
     if memory_mib and device.memory_mib:
         return memory_mib * CARD // device.memory_mib
     return cores * CARD // device.cores if device.cores else 0
@@ -46,7 +36,7 @@ class _Held(Struct, frozen=True):
 
 
 class _Rest(Struct, frozen=True):
-    """What of one device nobody holds, and what that is."""
+    """The unallocated remainder of a device, and its state."""
 
     key: Key
     part: Part
@@ -55,7 +45,7 @@ class _Rest(Struct, frozen=True):
 
 
 class Account:
-    """Follows one state from where it stands; `by` says what the rows are."""
+    """Follows the changes of one state; `by` defines the rows."""
 
     def __init__(self, state: State, by: By, meters: Meters) -> None:
         self._state, self._by, self._meters = state, by, meters
@@ -65,7 +55,7 @@ class Account:
         self._node_of: dict[str, str] = {}
         self._of_kubernetes = state.of_kubernetes
         self._time = 0
-        self.begins = 0  # when the ledger does, where it is read from its first event on
+        self.begins = 0  # start of the ledger, if it was read from its first event
         self._from_the_first = not state.revision
         self.used = Used(by, meters)
         for node in state.nodes.values():
@@ -73,11 +63,11 @@ class Account:
 
     @property
     def over(self) -> bool:
-        """Whether nothing that is still to come can belong to the period."""
+        """True if no later event can belong to the period."""
         return self._time >= self._meters.end + LATE
 
     def observe(self, change: Change, moment: int) -> None:
-        """Take note of what the fold made of the event of this moment. Raises TooMuch."""
+        """Record a change that the fold made at `moment`. Raises `TooMuch`."""
         if self._from_the_first:
             self.begins, self._from_the_first = moment, False
         self._time = max(self._time, moment)
@@ -87,23 +77,23 @@ class Account:
             self._rest.pop(node.name, None)
         if change.refused:
             return
-        if isinstance(data, UsageRecorded):
+        if isinstance(data, schemas.UsageRecorded):
             self.used.take(self._state, data, self._time)
             return
-        if isinstance(data, PodGone) and change.pod is not None:
+        if isinstance(data, schemas.PodGone) and change.pod is not None:
             held = self._held.get(change.pod.uid)
             row = held[0].key[0] if held else self._by.row_of(self._state, change.pod, "")
             self.used.leave(change.pod, row)
-        if isinstance(data, PodGroupObserved | PodGroupGone):
+        if isinstance(data, schemas.PodGroupObserved | schemas.PodGroupGone):
             group = self._state.groups.get(data.group)
             self._recount(group.pods.values() if group else ())
-        elif isinstance(data, PodChanged) and change.pod is not None:
+        elif isinstance(data, schemas.PodChanged) and change.pod is not None:
             self._recount((change.pod,))
         elif change.node is not None:
             self._node_changed(change, change.node)
 
     def finish(self) -> None:
-        """The period is over: what was held stayed so to its end."""
+        """End the period; current allocations count to its end."""
         self._meters.finish()
 
     def _node_changed(self, change: Change, node: NodeState) -> None:
@@ -113,11 +103,12 @@ class Account:
                 self._count_device(node, node.by_id.get(share.device), share.device)
             return
         if self._state.of_kubernetes and not self._of_kubernetes:
-            self._of_kubernetes = True  # which nodes there are is another question now
+            # from now on, nodes that Kubernetes does not know are not present
+            self._of_kubernetes = True
             for other in self._state.nodes.values():
                 self._count(other)
-        elif isinstance(change.data, NodeReported):
-            # Devices that the report names may have come from other nodes, which have less now.
+        elif isinstance(change.data, schemas.NodeReported):
+            # Devices in the report may have moved here from other nodes, which now have less.
             devices = change.data.devices
             owners = {self._node_of.get(device.id, node.name) for device in devices}
             for name in sorted(owners - {node.name}):
@@ -134,7 +125,7 @@ class Account:
 
     def _recount(self, pods: Iterable[PodState]) -> None:
         for pod in pods:
-            before, after = self._held.get(pod.uid, ()), self._holds(pod)
+            before, after = self._held.get(pod.uid, ()), tuple(self._holds(pod))
             if before == after:
                 continue
             for sign, all_held in ((-1, before), (1, after)):
@@ -148,18 +139,16 @@ class Account:
             else:
                 self._held.pop(pod.uid, None)
 
-    def _holds(self, pod: PodState) -> tuple[_Held, ...]:
+    def _holds(self, pod: PodState) -> Iterator[_Held]:
         placed = pod.placement
         if placed is None or pod.uid not in self._state.pods:
-            return ()
+            return
         node = self._state.nodes[placed.node]
         row = self._by.row_of(self._state, pod, placed.node)
-        found = []
         for share in placed.shares:
             device = node.by_id[share.device].device
             cards = card_part(device, share.memory_mib, share.cores)
-            found.append(_Held((row, device.model), node.name, device.id, cards, share.memory_mib))
-        return tuple(found)
+            yield _Held((row, device.model), node.name, device.id, cards, share.memory_mib)
 
     def _count_device(self, node: NodeState, device: DeviceState | None, device_id: str) -> None:
         of_node = self._rest.setdefault(node.name, {})

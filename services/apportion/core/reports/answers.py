@@ -1,8 +1,7 @@
-"""The answers of reports, as structs: what the gateway sends and `apportion report` prints.
+"""The answers of reports: the gateway sends them, `apportion report` prints them.
 
-Hours of cards are by the part of a card's memory that a share holds; hours of memory are GiB times
-hours. Invariant: in whatever has a capacity, granted, free, cordoned and broken come to it, but for
-the rounding of each to six digits."""
+Device hours are by the part of the device's memory that a share has; memory hours are GiB times
+hours. Invariant: the parts add up to the capacity, except for rounding each to six digits."""
 
 import msgspec
 
@@ -11,13 +10,11 @@ from apportion.core.answers.visibility import Everyone, Namespace
 
 
 class ReportRow(Answer, frozen=True):
-    """The figures of one row, of one row in one step (`from`), or of all (`key` empty).
+    """The figures of one row, of a row in one step (`from`), or of all (empty `key`).
 
-    Of `reported_gpu_hours` the nodes tell how much work there was, which is `used_gpu_hours`. The
-    capacity is what of the fleet's the row had: of a node and of the total all parts of it, of
-    others what was granted, for what nobody held belongs to no namespace. So those of all rows come
-    to the total's, with what nobody held where rows are not nodes. `cost` is of what was granted.
-    It is None where no prices were given."""
+    `used_gpu_hours` is the work that nodes reported, of `reported_gpu_hours`. The capacity of a
+    node or of the total includes all parts; that of other rows is what was granted, because free
+    devices belong to no namespace. `cost` is that of granted hours; None without prices."""
 
     key: Everyone[str]
     start: Everyone[str] = msgspec.field(default="", name="from")
@@ -39,11 +36,10 @@ class ReportRow(Answer, frozen=True):
 
 
 class ReportAnswer(Answer, frozen=True):
-    """What was granted, used and worth from one moment to another, as of a revision.
+    """What was granted, used and paid for in a period, as of a revision.
 
-    `rows` have the most hours first. `steps` are in the order of time, empty unless steps were
-    asked for. `unpriced` are the models for whose lack of a price there is no money in it. `begins`
-    is when the ledger does, where that is after `from`."""
+    `rows` with the most hours come first. `steps` are in order of time. There is no cost if models
+    are `unpriced`. `begins` is the start of the ledger, if it is after `from`."""
 
     revision: Everyone[int]
     report: Everyone[str]
@@ -60,7 +56,7 @@ class ReportAnswer(Answer, frozen=True):
 
 
 class IdleRow(Answer, frozen=True):
-    """How many stretches of an hour or more there were in which a share did nothing."""
+    """The number of idle periods of shares, each at least an hour, and their hours."""
 
     key: Everyone[str]
     shares: Everyone[int]
@@ -70,7 +66,7 @@ class IdleRow(Answer, frozen=True):
 
 
 class IdleShare(Answer, frozen=True):
-    """One stretch in which one share did nothing; `idle_now`: it was not over when last told."""
+    """One idle period of one share; `idle_now`: it had not ended at the last report."""
 
     key: str
     namespace: Namespace
@@ -90,10 +86,10 @@ class IdleShare(Answer, frozen=True):
 
 
 class IdleAnswer(Answer, frozen=True):
-    """Shares that did nothing for an hour or more; `shares` are the first, of `found` in all.
+    """Shares that were idle for an hour or more; `shares` lists the first of `found`.
 
-    `reported`: some node said in that time what was used; else nobody knows what did nothing.
-    `unpriced` and `begins` as in `ReportAnswer`."""
+    `reported`: some node reported usage in the period; otherwise idle shares are unknown.
+    `unpriced` and `begins` are as in `ReportAnswer`."""
 
     revision: Everyone[int]
     by: Everyone[str]

@@ -1,9 +1,7 @@
-"""A report in the columns of FOCUS 1.0, the FinOps Open Cost and Usage Specification.
+"""Write a report as FOCUS 1.0, the FinOps Open Cost and Usage Specification.
 
-One record is what one row held of one model in one charge period, which begins no earlier than the
-ledger. Prices are the price file's, and there are no discounts, so the four costs are one.
-Invariant: every column that the specification has as mandatory is in every record, and empty only
-where it may be null."""
+One record is what one row used of one model in one charge period. Invariant: every record has all
+mandatory columns, empty only where the specification allows null."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -29,25 +27,24 @@ COLUMNS: Final = (
     "ListUnitPrice", "PricingCategory", "ResourceId", "ResourceName", "ResourceType", "SkuId",
     "SkuPriceId", "SubAccountId", "SubAccountName", "Tags",
 )  # fmt: skip
-"""Those that are mandatory, recommended, or asked for by what a record holds."""
 PROVIDER: Final = "Apportion"
 UNIT: Final = "GPU Hours"
 _PLACES: Final = Decimal("0.000000001")
 
 
 def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str, str]]:
-    """The records, in the order of time; `account` names the cluster. Raises PriceError."""
+    """Yield the records in order of time, for cluster `account`. Raises `PriceError`."""
     found = sorted(read.meters.cells(), key=lambda cell: cell[:2])
     for step, (key, model), sums in found:
         cards = sums.cards[Part.GRANTED]
         if not cards:
             continue
         start, end = read.meters.edges(step)
-        start = max(start, read.account.begins)  # before the ledger did, nothing was charged
+        start = max(start, read.account.begins)  # nothing was charged before the ledger existed
         price = prices.of(model)
         cost = str(prices.cost(model, cards).quantize(_PLACES))
         hours = str((Decimal(cards) / (CARD * HOUR)).quantize(_PLACES))
-        # The billing period: the calendar month in UTC that the moment lies in.
+        # The billing period is the calendar month in UTC.
         month = start - start % DAY
         while text_of(month)[8:10] != "01":
             month -= DAY
@@ -84,5 +81,4 @@ def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str
 
 
 def _whole(moment: int) -> str:
-    """To the second, which is what the specification's date and time have."""
     return text_of(moment - moment % SECOND)

@@ -1,8 +1,7 @@
-"""Rates that are added up over time, by row and model: the arithmetic of a report.
+"""Integrate rates over time, by row and model: the arithmetic of a report.
 
-A card is a million parts (`CARD`), memory is MiB, time microseconds; so all sums are whole numbers.
-Invariant: what a meter has added up is its rate at every moment between the period's two ends, and
-what lies in a step is in no other."""
+A device is a million parts (`CARD`), memory is in MiB, time in microseconds. Invariant: a meter's
+sum is its rate integrated over the period, and each bit of time is in one step only."""
 
 from collections.abc import Iterator
 from enum import IntEnum
@@ -16,7 +15,7 @@ CELLS_MAX: Final = 200_000
 
 
 class Part(IntEnum):
-    """What a part of a card, and of its memory, is at one moment."""
+    """The state of a part of a device and of its memory."""
 
     GRANTED = 0
     FREE = 1
@@ -25,34 +24,33 @@ class Part(IntEnum):
 
 
 PARTS: Final = len(Part)
-Key = tuple[str, str]
-"""Row and model."""
+Key = tuple[str, str]  # row and model
 
 
 class TooMuch(ValueError):
-    """More rows or steps than a report may have; the message says what to ask for instead."""
+    """A report with too many rows or steps; the message suggests a smaller one."""
 
 
 class Sums(Struct):
-    """Cards (millionths times microseconds) and MiB (times microseconds) of each part."""
+    """Device millionths and MiB, each times microseconds, for every part."""
 
     cards: list[int]
     mib: list[int]
 
     @classmethod
     def nothing(cls) -> "Sums":
-        """Sums of a row that has held nothing so far."""
+        """Return sums that are all zero."""
         return cls([0] * PARTS, [0] * PARTS)
 
     def add(self, other: "Sums") -> None:
-        """Add those of another row, model or step."""
+        """Add the sums of another row, model or step."""
         for part in range(PARTS):
             self.cards[part] += other.cards[part]
             self.mib[part] += other.mib[part]
 
 
 class Meter(Struct):
-    """The rates of one row and model since `since`, and what they have come to before it."""
+    """The rates of one row and model since `since`, and the sums before it."""
 
     since: int
     cards: list[int]
@@ -60,7 +58,7 @@ class Meter(Struct):
     sums: Sums
 
     def settle(self, now: int) -> None:
-        """Add what the rates have come to up to the moment `now`."""
+        """Add the rates' contribution up to `now` to the sums."""
         passed = now - self.since
         if passed <= 0:
             return
@@ -71,17 +69,12 @@ class Meter(Struct):
             if self.mib[part]:
                 self.sums.mib[part] += self.mib[part] * passed
 
-    @property
-    def still(self) -> bool:
-        """Whether it has no rate and so adds nothing."""
-        return not any(self.cards) and not any(self.mib)
-
 
 class Meters:
-    """The meters of one period, in steps of `step` microseconds, or in one.
+    """The meters of one period, in steps of `step` microseconds, or in one step if 0.
 
-    Steps begin at multiples of their length since 1970, so on the hour or at midnight in UTC; the
-    first and the last may be cut short by the period."""
+    Steps begin at multiples of their length since 1970 (UTC); the period may cut the first and the
+    last one short."""
 
     def __init__(self, start: int, end: int, step: int = 0) -> None:
         self.start, self.end = start, end
@@ -93,7 +86,7 @@ class Meters:
         self._cells: dict[tuple[int, Key], Sums] = {}
 
     def turn(self, key: Key, part: Part, cards: int, mib: int) -> None:
-        """Change a rate by so much from now on."""
+        """Change a rate by these amounts from now on."""
         meter = self._meters.get(key)
         if meter is None:
             if len(self._meters) >= ROWS_MAX:
@@ -104,7 +97,7 @@ class Meters:
         meter.mib[part] += mib
 
     def go_to(self, moment: int) -> None:
-        """Let time pass up to the moment, as far as it is in the period; it never goes back."""
+        """Advance the time to `moment`, within the period. Time never goes back."""
         moment = min(moment, self.end)
         while self._edge <= moment:
             self._close(self._edge)
@@ -112,28 +105,28 @@ class Meters:
         self.now = max(self.now, moment)
 
     def finish(self) -> None:
-        """Let time pass up to the period's end."""
+        """Advance the time to the end of the period."""
         self.go_to(self.end)
         if self.end > self._edge - self._step:
             self._close(self.end)
             self._edge = self.end + self._step
 
     def cells(self) -> Iterator[tuple[int, Key, Sums]]:
-        """What came in each step, by row and model; steps count from 0."""
+        """Yield the sums of each step, by row and model; steps count from 0."""
         for (step, key), sums in self._cells.items():
             yield step, key, sums
 
     def step_of(self, moment: int) -> int:
-        """In which step the moment lies."""
+        """Return the number of the step that contains `moment`."""
         return (moment - self._origin) // self._step
 
     def edges(self, step: int) -> tuple[int, int]:
-        """Where the step begins and ends."""
+        """Return the start and the end of a step within the period."""
         begin = self._origin + step * self._step
         return max(begin, self.start), min(begin + self._step, self.end)
 
     def _close(self, edge: int) -> None:
-        """Put what came since the step began into cells, and forget meters that stand still."""
+        """Move the sums of the current step into cells, and drop meters without a rate."""
         step = self.step_of(edge - 1)
         self.now = max(self.now, edge)
         for key, meter in list(self._meters.items()):
@@ -141,7 +134,7 @@ class Meters:
             if any(meter.sums.cards) or any(meter.sums.mib):
                 self._cells[step, key] = meter.sums
                 meter.sums = Sums.nothing()
-            if meter.still:
+            if not any(meter.cards) and not any(meter.mib):
                 del self._meters[key]
         if len(self._cells) > CELLS_MAX:
             raise TooMuch(

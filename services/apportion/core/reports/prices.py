@@ -1,20 +1,19 @@
-"""What an hour of a card costs, by model: a small TOML file.
+"""Prices of a device hour by model, read from a small TOML file.
 
     currency = "EUR"
-    [models]                          # of one whole card, for an hour
+    [models]                          # one whole device for an hour
     "NVIDIA H100 80GB HBM3" = 2.10
-    "*A100*" = 1.20                   # any model that matches; of several, the longest pattern
-    "*" = 0.50
+    "*A100*" = 1.20                   # any model that matches; the longest pattern wins
 
-A share costs the part of its card's memory that it holds. Invariant: prices are decimal numbers
-all the way; nothing is rounded before it is shown."""
+A share costs the part of its device's memory that it has. Invariant: amounts are decimals, rounded
+only when shown."""
 
 import re
 import tomllib
 from collections.abc import Iterable
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -26,21 +25,20 @@ MODELS_MAX: Final = 1_000
 DOTS_MAX: Final = 10 * MODELS_MAX
 PRICE_MAX: Final = Decimal(1_000_000_000)
 EXAMPLE: Final = 'currency = "USD"\n[models]\n"NVIDIA H100 80GB HBM3" = 2.5'
-"""The least that such a file may say."""
 
 
 class PriceError(ValueError):
-    """The prices cannot be used; the message names the field, the value and what to write."""
+    """The prices cannot be used; the message names the field, the value and the fix."""
 
 
 class Prices(Struct, frozen=True):
-    """A currency (ISO 4217), and prices of a card's hour by model or pattern."""
+    """A currency (ISO 4217), and prices of a device hour by model or pattern."""
 
     currency: str
     models: dict[str, Decimal]
 
     def of(self, model: str) -> Decimal:
-        """The price of one card of this model for an hour. Raises PriceError."""
+        """Return the price of a device hour of this model. Raises `PriceError`."""
         exact = self.models.get(model)
         if exact is not None:
             return exact
@@ -50,7 +48,7 @@ class Prices(Struct, frozen=True):
         return self.models[max(matching, key=lambda each: (len(each), each))]
 
     def lacking(self, models: Iterable[str]) -> tuple[str, ...]:
-        """Those of these models that have no price."""
+        """Return those of these models that have no price, sorted."""
         return tuple(
             model
             for model in sorted(set(models))
@@ -58,21 +56,21 @@ class Prices(Struct, frozen=True):
         )
 
     def cost(self, model: str, cards: int) -> Decimal:
-        """What so many millionths of a card, times microseconds, cost. Raises PriceError."""
+        """Return the cost of device millionths times microseconds. Raises `PriceError`."""
         return self.of(model) * cards / (CARD * HOUR) if cards else Decimal(0)
 
 
 def lacking_words(models: Iterable[str]) -> str:
-    """What is wrong with prices that lack these models, and what to write."""
+    """Return an error about models without a price, with the fix."""
     named = " and ".join(map(repr, models))
     return f'[models] has no price for {named}; add it there, or a pattern such as "*" = 0.50'
 
 
 def prices_of(data: bytes) -> Prices:
-    """The prices of a file. Raises PriceError."""
+    """Parse a price file. Raises `PriceError`."""
     if len(data) > PRICES_BYTES_MAX:
         raise PriceError(f"the file has more than {PRICES_BYTES_MAX} bytes")
-    if data.count(b".") > DOTS_MAX:  # tomllib's time grows with the square of a key's parts
+    if data.count(b".") > DOTS_MAX:  # tomllib takes quadratic time in the parts of a dotted key
         raise PriceError(f"the file has more than {DOTS_MAX} dots; write one line for each model")
     try:
         found = tomllib.loads(data.decode(), parse_float=Decimal)
@@ -90,18 +88,15 @@ def prices_of(data: bytes) -> Prices:
         raise PriceError('no currency is named; write a code of ISO 4217, as in currency = "EUR"')
     if not isinstance(currency, str) or not re.fullmatch("[A-Z]{3}", currency):
         raise PriceError(f'currency is {currency!r}; write a code of ISO 4217, such as "EUR"')
-    return Prices(currency, _models(found.get("models")))
-
-
-def _models(found: Any) -> dict[str, Decimal]:
-    if not isinstance(found, dict) or not 1 <= len(found) <= MODELS_MAX:
+    table = found.get("models")
+    if not isinstance(table, dict) or not 1 <= len(table) <= MODELS_MAX:
         raise PriceError(f"write a table [models] with 1 to {MODELS_MAX} prices, as in\n{EXAMPLE}")
     models = {}
-    for model, price in found.items():
+    for model, price in table.items():
         number = isinstance(price, int | Decimal) and not isinstance(price, bool)
         if not number or not Decimal(price).is_finite() or not 0 <= price <= PRICE_MAX:
             raise PriceError(
                 f"models.{model!r} is {price!r}; write the price of a card's hour, 0 to {PRICE_MAX}"
             )
         models[model] = Decimal(price)
-    return models
+    return Prices(currency, models)

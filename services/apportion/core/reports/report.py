@@ -1,6 +1,6 @@
-"""Accounts, put into answers.
+"""Build the answers of reports from an account.
 
-Invariant: a total is the sum of its parts before anything is rounded."""
+Invariant: a total is the sum of its parts before rounding."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from apportion.core.answers.reads import fields_of
 from apportion.core.ledger.moments import HOUR, text_of
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import IdleAnswer, IdleRow, IdleShare, ReportAnswer, ReportRow
@@ -16,15 +17,14 @@ from apportion.core.reports.prices import PriceError, Prices, lacking_words
 from apportion.core.reports.rows import NOBODY, By
 from apportion.core.reports.used import Idle, UsedSums
 
-COST: Final = "cost"
-"""The one report that is nothing without money."""
+COST: Final = "cost"  # the report that fails without prices
 DIGITS: Final = 6
 IDLE_SHOWN: Final = 1_000
 _MIB_IN_GIB: Final = 1_024
 
 
 class Period(Struct, frozen=True):
-    """From when to when, and in steps of how many microseconds; 0 for none."""
+    """Start and end of a report, and its step in microseconds; 0 for no steps."""
 
     start: int
     end: int
@@ -32,7 +32,7 @@ class Period(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """What was read for a report: as of which revision, by what, when, and what came of it."""
+    """The result of reading the ledger for a report."""
 
     revision: int
     by: By
@@ -42,7 +42,7 @@ class Reading(Struct, frozen=True):
 
 
 class _Figures(Struct):
-    """What one row adds up, before it is rounded."""
+    """The sums of one row before rounding."""
 
     sums: Sums
     used: UsedSums
@@ -50,7 +50,7 @@ class _Figures(Struct):
     capacity_cost: Decimal = Decimal(0)
 
     def add(self, model: str, sums: Sums, prices: Prices | None) -> None:
-        """More of one model."""
+        """Add the sums of one model."""
         self.sums.add(sums)
         if prices is not None:
             self.cost += prices.cost(model, sums.cards[Part.GRANTED])
@@ -58,7 +58,7 @@ class _Figures(Struct):
 
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
-    """Granted, used and money, by row. Raises PriceError, where it is about the cost."""
+    """Return granted, used and cost by row. Raises `PriceError` for the cost report."""
     unpriced = _unpriced(prices, (model for _, (_, model), _ in read.meters.cells()))
     if unpriced and what == COST:
         raise PriceError(lacking_words(unpriced))
@@ -96,7 +96,7 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
                 key,
                 figures,
                 start=text_of(read.meters.edges(step)[0]),
-                whole=nodes or key == NOBODY,  # what nobody held has a row of its own
+                whole=nodes or key == NOBODY,  # unallocated devices are a row of their own
                 money=money,
             )
             for (step, key), figures in in_time
@@ -107,7 +107,7 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
 
 
 def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
-    """Shares that did nothing for an hour or more."""
+    """Return the shares that were idle for an hour or more."""
     stretches = read.account.used.idle()
     unpriced = _unpriced(prices, (each.model for each in stretches))
     prices = None if unpriced else prices
@@ -122,7 +122,21 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
         end=text_of(read.period.end),
         begins=_begins(read),
         rows=tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.key))),
-        shares=tuple(_idle_share(each, prices) for each in stretches[:IDLE_SHOWN]),
+        shares=tuple(
+            IdleShare(
+                key=each.row,
+                pod=each.name,
+                **fields_of(each, "namespace uid container device model node"),
+                start=text_of(each.start),
+                end=text_of(each.end),
+                hours=round((each.end - each.start) / HOUR, DIGITS),
+                gpu_hours=_gpu(_cards(each)),
+                gib_hours=_gib(each.mib * (each.end - each.start)),
+                idle_now=each.going_on,
+                cost=_money(prices.cost(each.model, _cards(each))) if prices else None,
+            )
+            for each in stretches[:IDLE_SHOWN]
+        ),
         found=len(stretches),
         total=_idle_row("", stretches, prices),
         reported=read.account.used.reported,
@@ -132,17 +146,13 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
 
 
 def _begins(read: Reading) -> str:
-    """When the ledger begins, where that is within the period: before it there is nothing to tell.
-
-    Empty elsewhere."""
+    """Return when the ledger starts if that is within the period, or an empty string."""
     begins = read.account.begins
     return text_of(begins) if read.period.start < begins < read.period.end else ""
 
 
 def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:
-    """Of which models there is no price: a report of hours is without money then, and not refused.
-
-    A sum that left a model out would look like the whole."""
+    """Return models without a price; a cost that ignored them would look complete."""
     return () if prices is None else prices.lacking(models)
 
 
@@ -190,26 +200,6 @@ def _idle_row(key: str, stretches: list[Idle], prices: Prices | None) -> IdleRow
         gpu_hours=_gpu(sum(_cards(each) for each in stretches)),
         gib_hours=_gib(sum(each.mib * (each.end - each.start) for each in stretches)),
         cost=None if cost is None else _money(cost),
-    )
-
-
-def _idle_share(each: Idle, prices: Prices | None) -> IdleShare:
-    return IdleShare(
-        key=each.row,
-        namespace=each.namespace,
-        pod=each.name,
-        uid=each.uid,
-        container=each.container,
-        node=each.node,
-        device=each.device,
-        model=each.model,
-        start=text_of(each.start),
-        end=text_of(each.end),
-        hours=round((each.end - each.start) / HOUR, DIGITS),
-        gpu_hours=_gpu(_cards(each)),
-        gib_hours=_gib(each.mib * (each.end - each.start)),
-        idle_now=each.going_on,
-        cost=_money(prices.cost(each.model, _cards(each))) if prices else None,
     )
 
 

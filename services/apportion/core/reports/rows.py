@@ -1,7 +1,6 @@
-"""By what a report adds up: which row a pod is in.
+"""The rows of a report: group pods by namespace, queue, user, node or label.
 
-Invariant: every pod is in one row, and one without the label or user that is asked for is in
-`UNNAMED`; what nobody holds is in none of theirs, but in `NOBODY`."""
+Invariant: every pod is in one row, or in `UNNAMED`; the unallocated remainder is in `NOBODY`."""
 
 from typing import Final
 
@@ -10,35 +9,33 @@ from msgspec import Struct
 from apportion.core.ledger.state import PodState, State, queue_of
 
 KINDS: Final = ("namespace", "queue", "user", "node", "label")
-USER_LABEL: Final = "apportion.dev/user"
-"""Whose pod it is: Kubernetes does not say, so a label does."""
+USER_LABEL: Final = "apportion.dev/user"  # Kubernetes does not record a pod's user, so a label does
 
-UNNAMED: Final = "(none)"
-"""No value of a label, and so nobody's: those may have no brackets."""
+UNNAMED: Final = "(none)"  # not a valid label value, so it cannot collide
 NOBODY: Final = ""
 
 
 class WrongBy(ValueError):
-    """Nobody can add up by that."""
+    """Pods cannot be grouped by that."""
 
 
 class By(Struct, frozen=True):
-    """By namespace, queue, user, node, or the value of one label."""
+    """Rows by namespace, queue, user, node, or the value of one label."""
 
     kind: str
     label: str = ""
 
     def __str__(self) -> str:
-        """As it is written: `namespace`, `label:team`."""
+        """Return the text form: `namespace`, `label:team`."""
         return f"{self.kind}:{self.label}" if self.label else self.kind
 
     @property
     def nodes(self) -> bool:
-        """Whether rows are nodes, which have a capacity of their own."""
+        """True if rows are nodes, which have a capacity of their own."""
         return self.kind == "node"
 
     def row_of(self, state: State, pod: PodState, node: str) -> str:
-        """The row of a pod that is placed on that node."""
+        """Return the row of a pod that is placed on `node`."""
         match self.kind:
             case "namespace":
                 row = pod.submitted.namespace
@@ -54,7 +51,7 @@ class By(Struct, frozen=True):
 
 
 def by_of(text: str) -> By:
-    """What `namespace`, `queue`, `user`, `node` or `label:KEY` means. Raises WrongBy."""
+    """Parse `namespace`, `queue`, `user`, `node` or `label:KEY`. Raises `WrongBy`."""
     kind, colon, label = text.partition(":")
     if kind not in KINDS or bool(colon) != (kind == "label") or (colon and not label):
         raise WrongBy(f"by is {text[:300]!r}; use namespace, queue, user, node or label:KEY")

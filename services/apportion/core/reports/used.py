@@ -1,9 +1,8 @@
-"""What shares were used for, by what their nodes tell every hour; and shares that did nothing.
+"""Usage of shares from the hourly reports of their nodes, and idle periods.
 
-A record is about the seconds before it; what of these lies in the period, and in each step of it,
-counts in proportion. A share did nothing while its record tells no work of the card: where neither
-driver nor region tells the work, while it held no memory. Invariant: a record counts once, however
-its seconds lie to the steps."""
+A record counts in proportion for the part of its seconds in each step. A share is idle if its
+record shows no core time and no core peak, or, if cores are not measured, no memory. Invariant: a
+record counts once, however steps divide it."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,18 +15,14 @@ from apportion.core.reports.meters import CARD, Key, Meters
 from apportion.core.reports.rows import UNNAMED, By
 from apportion_schemas import ShareUsed, UsageRecorded
 
-IDLE: Final = HOUR - 60 * SECOND
-"""An hour, but for what a node may need to look."""
-GAP: Final = HOUR // 2
-"""A share of which nobody told for longer is not known to have done nothing."""
-ENDED_MAX: Final = 100_000
-"""Pods that ended and may still be told of; the oldest go first."""
+IDLE: Final = HOUR - 60 * SECOND  # an hour, less the tolerance of a node's sampling
+GAP: Final = HOUR // 2  # a longer time without reports does not count as idle
+ENDED_MAX: Final = 100_000  # ended pods that may still be reported; the oldest are dropped first
 IDLE_MAX: Final = 200_000
 
 
 class UsedSums(Struct):
-    """Of shares that were looked at: cards granted and cards at work (millionths times
-    microseconds), and MiB used (times microseconds)."""
+    """Device millionths reported and used, and MiB used, each times microseconds."""
 
     reported: int = 0
     cards: int = 0
@@ -35,7 +30,7 @@ class UsedSums(Struct):
 
 
 class Idle(Struct):
-    """A stretch in which one share did nothing, in microseconds of the period."""
+    """A period in which one share was idle, in microseconds."""
 
     row: str
     namespace: str
@@ -56,7 +51,7 @@ _Share = tuple[str, str, str, object]
 
 
 class Used:
-    """What the records of one period come to; `reported`: there is one, whatever it says."""
+    """The usage in one period; `reported`: there was at least one record."""
 
     def __init__(self, by: By, meters: Meters) -> None:
         self.reported = False
@@ -67,13 +62,13 @@ class Used:
         self._done: list[Idle] = []
 
     def leave(self, pod: PodState, row: str) -> None:
-        """The pod has ended, and its last hour is told of later."""
+        """Keep the row of a pod that has ended; its last hour is reported later."""
         self._rows[pod.uid] = row
         if len(self._rows) > ENDED_MAX:
             del self._rows[next(iter(self._rows))]
 
     def take(self, state: State, data: UsageRecorded, now: int) -> None:
-        """One record, which was written `now`."""
+        """Add one record that was written at `now`."""
         began = now - data.seconds * SECOND
         self.reported |= began < self._meters.end and now > self._meters.start
         node = state.nodes.get(data.node)
@@ -97,12 +92,12 @@ class Used:
             self._watch(used, data.node, (row, model), (now, cards))
 
     def cells(self) -> Iterator[tuple[int, Key, UsedSums]]:
-        """What came in each step, by row and model."""
+        """Yield the usage of each step, by row and model."""
         for (step, key), sums in self._cells.items():
             yield step, key, sums
 
     def idle(self) -> list[Idle]:
-        """The stretches of an hour or more, the most cards times time first."""
+        """Return the idle periods of an hour or more, most device time first."""
         stretches = [*self._done, *(each for each in self._idle.values() if _long(each))]
         return sorted(
             stretches,
@@ -110,7 +105,6 @@ class Used:
         )
 
     def _add(self, used: ShareUsed, key: Key, when: tuple[int, int], size: tuple[int, int]) -> None:
-        """What of the record lies in each step."""
         start, end = when
         whole = max(end - start, 1)
         looked, (cards, most) = used.seconds * SECOND, size
@@ -127,7 +121,6 @@ class Used:
             at = until
 
     def _watch(self, used: ShareUsed, node: str, key: Key, now: tuple[int, int]) -> None:
-        """Whether it did nothing, and goes on doing nothing."""
         end, cards = min(now[0], self._meters.end), now[1]
         start = max(now[0] - used.seconds * SECOND, self._meters.start)
         which = (used.pod, used.container, used.device, used.instance)

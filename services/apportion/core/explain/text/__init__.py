@@ -1,1 +1,1 @@
-"""Sentences and names for people, made from answers, refusals and events as the last step."""
+"""Sentences and names for users, made from answers, refusals and events."""

@@ -1,30 +1,16 @@
-"""The sentences of answers, made from their other fields as the last step.
+"""Make the sentences of answers from their other fields.
 
-Invariant: it reads answers alone. A tenant's sentences are made from answers after redaction, so
-they cannot name what the fields do not."""
+Invariant: a tenant's sentences are made after redaction, so they reveal no more than the fields."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import structs
 
+from apportion.core.answers import reads
 from apportion.core.answers.past import READY, DiffRow, LogRow, MarkRow, Side
 from apportion.core.answers.plans import ManifestChange, PlanAnswer, PlanChange, PlannedPod
-from apportion.core.answers.reads import (
-    CauseRow,
-    ClosedDevice,
-    CordonAnswer,
-    DeviceAnswer,
-    Eviction,
-    NodeAnswer,
-    OffOffer,
-    QueuedPod,
-    RunnerUp,
-    Why,
-    WhyPlaced,
-    WhyRefused,
-    joined,
-)
+from apportion.core.answers.reads import joined
 from apportion.core.answers.visibility import OF_OTHERS
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain.health import consequences, failed_words, moment
@@ -33,17 +19,15 @@ from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import listed, rejection_words, room_made, shares_words
 from apportion.core.explain.text.words import device_words
 from apportion.core.ledger.state import DRAINED
-from apportion_schemas import Score
 
-HOLDERS_NAMED: Final = 4
-"""So many of the pods are named that hold what a limit allows, or what a node has too little of."""
+HOLDERS_NAMED: Final = 4  # pods that are listed if they use what a limit allows or a node lacks
 CHANGES_SAID: Final = 8
 _NOW: Final = ("is", "waits")
 _THEN: Final = ("was", "waited")
 
 
-def cause_with_text(row: CauseRow) -> CauseRow:
-    """The cause with what would unblock it: the cure, who holds the limit, who cordoned what."""
+def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
+    """Add what would unblock the cause: the cure, the pods at the limit, the cordons."""
     said = row.command + row.cure
     if OF_OTHERS in row.held_by:
         said += "; held by pods of several namespaces"  # and no count
@@ -60,34 +44,34 @@ def cause_with_text(row: CauseRow) -> CauseRow:
     return structs.replace(row, unblocked_by=said, people=named)
 
 
-def refused_with_text(refused: WhyRefused) -> WhyRefused:
-    """The refusal with what was taken off offer after it: what is cordoned comes first."""
+def refused_with_text(refused: reads.WhyRefused) -> reads.WhyRefused:
+    """Add what became unavailable after the refusal; cordons come first."""
     cordoned = [_off_words(each) for each in refused.since if each.state == "cordoned"]
     cordoned += [f"{refused.since_more:,} more are cordoned"] if refused.since_more else []
     out = [_off_words(each) for each in refused.since if each.state != "cordoned"]
     return structs.replace(refused, since_text="; ".join((*cordoned, *out)))
 
 
-def _off_words(off: OffOffer) -> str:
+def _off_words(off: reads.OffOffer) -> str:
     name = f"{device_words(off.device)} of {off.node}" if off.device else off.node
     if off.state == "cordoned":
         return f"{name} is cordoned: {cordon_words(off.cordons)}"
     return f"{name} is {'silent' if off.state == 'silent' else 'not ready'}"
 
 
-def node_with_text(node: NodeAnswer) -> NodeAnswer:
-    """The node with why nothing new goes there."""
+def node_with_text(node: reads.NodeAnswer) -> reads.NodeAnswer:
+    """Add why the node takes no new pods."""
     return structs.replace(
         node, cordon=_node_cordon(node.cordons, unschedulable=node.unschedulable)
     )
 
 
-def _node_cordon(cordons: Sequence[CordonAnswer], *, unschedulable: bool) -> str:
+def _node_cordon(cordons: Sequence[reads.CordonAnswer], *, unschedulable: bool) -> str:
     return cordon_words(cordons) or (DRAINED if unschedulable else "")
 
 
-def device_with_text(device: DeviceAnswer) -> DeviceAnswer:
-    """The device with why nothing new goes onto it, and why not onto its node."""
+def device_with_text(device: reads.DeviceAnswer) -> reads.DeviceAnswer:
+    """Add why the device takes nothing new, and why its node does not."""
     return structs.replace(
         device,
         cordon=cordon_words(device.cordons),
@@ -95,15 +79,15 @@ def device_with_text(device: DeviceAnswer) -> DeviceAnswer:
     )
 
 
-def closed_with_text(device: ClosedDevice) -> ClosedDevice:
-    """The device with why it is not open, as in `has failed (XID 79)`."""
+def closed_with_text(device: reads.ClosedDevice) -> reads.ClosedDevice:
+    """Add why the device is closed, as in `has failed (XID 79)`."""
     causes = [f"has failed ({device.failed.reason})"] if device.failed is not None else []
     causes += [f"is cordoned: {cordon_words(device.cordons)}"] if device.cordons else []
     return structs.replace(device, cause=" and ".join(causes))
 
 
-def queued_with_text(pod: QueuedPod) -> QueuedPod:
-    """The pod with where room is made for it, and who has yet to leave."""
+def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
+    """Add the node where pods are evicted for this one, and which still have to end."""
     if not pod.nominated:
         return pod
     if not pod.leaving_names:
@@ -111,15 +95,15 @@ def queued_with_text(pod: QueuedPod) -> QueuedPod:
     return structs.replace(pod, room=f"room {room_made(pod.nominated, list(pod.leaving_names))}")
 
 
-def eviction_with_text(eviction: Eviction) -> Eviction:
-    """The eviction with its sentence."""
+def eviction_with_text(eviction: reads.Eviction) -> reads.Eviction:
+    """Add the sentence about victim and beneficiary."""
     if eviction.event is None:
         return eviction
     return structs.replace(eviction, sentence=words.eviction(eviction.event))
 
 
 def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
-    """The plan with its sentence: what becomes of pods, and gangs that a drain would move whole."""
+    """Add the sentence: the summary, and gangs that a drain would move whole."""
     said = plan.summary
     if plan.moved_whole:
         more = words.many(plan.moved_along, "pod")
@@ -128,7 +112,7 @@ def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
 
 
 def change_with_text(change: PlanChange) -> PlanChange:
-    """The change with its words, as in `without node-3`."""
+    """Add the description, as in `without node-3`."""
     of = f"{device_words(change.device)} of {change.node}" if change.device else change.node
     limit = f"quota {change.quota}" if change.quota else f"queue {change.queue}"
     words_of = {
@@ -142,36 +126,31 @@ def change_with_text(change: PlanChange) -> PlanChange:
 
 
 def differing(changes: Sequence[ManifestChange]) -> list[str]:
-    """What a manifest asks for otherwise: what was → what is wanted; of many the first few."""
+    """Return the first differences of a manifest, as in `path: old → new`."""
     said = [f"{each.path}: {each.was} → {each.wanted}" for each in changes[:CHANGES_SAID]]
     return [*said, *(["and more"] if len(changes) > CHANGES_SAID else [])]
 
 
 def planned_with_text(pod: PlannedPod) -> PlannedPod:
-    """The pod with its sentence, and what that says of it without its name."""
-    pod = structs.replace(pod, cause=_planned_cause(pod))
+    """Add the cause and the sentence, also without the pod's name."""
+    refused, cause = pod.refused, pod.awaits
+    if pod.outcome == "unchanged":
+        cause = f"{pod.phase} on {pod.node}"
+        if pod.differs:
+            wanted = "; ".join(differing(pod.differs))
+            cause += f"; the manifest asks for something else: {wanted}"
+        failed = failed_words(pod.failed_devices)
+        cause += f". It cannot rely on what it holds: {failed}" if failed else ""
+        cause += consequences(pod.unready, pod.phase, pod.failed_devices)
+    elif refused is not None:
+        cause = refused.text + (f". {refused.spared}" if refused.spared else "")
+    pod = structs.replace(pod, cause=cause)
     text, waits = _planned(pod), ""
     if pod.pending_since:
         whose = "in place of the one that" if pod.replaces else "which"
         waits = f", {whose} waits since revision {pod.pending_since},"
     sentence = f"{pod.namespace}/{pod.name}{waits} {text}"
     return structs.replace(pod, text=text, sentence=sentence)
-
-
-def _planned_cause(pod: PlannedPod) -> str:
-    """Why it is not placed, or what is to be said of the place that it keeps."""
-    refused = pod.refused
-    if pod.outcome == "unchanged":
-        said = f"{pod.phase} on {pod.node}"
-        if pod.differs:
-            wanted = "; ".join(differing(pod.differs))
-            said += f"; the manifest asks for something else: {wanted}"
-        failed = failed_words(pod.failed_devices)
-        said += f". It cannot rely on what it holds: {failed}" if failed else ""
-        return said + consequences(pod.unready, pod.phase, pod.failed_devices)
-    if refused is None:
-        return pod.awaits
-    return refused.text + (f". {refused.spared}" if refused.spared else "")
 
 
 def _planned(pod: PlannedPod) -> str:
@@ -195,17 +174,17 @@ def _planned(pod: PlannedPod) -> str:
 
 
 def log_with_text(row: LogRow) -> LogRow:
-    """The event with its sentence."""
+    """Add the sentence, made from parts and clauses."""
     return structs.replace(row, sentence=joined(row.parts) + "; ".join(row.clauses))
 
 
 def mark_with_text(row: MarkRow) -> MarkRow:
-    """The mark with its sentence."""
+    """Add the sentence, made from the parts."""
     return structs.replace(row, sentence=joined(row.parts))
 
 
 def diff_with_text(row: DiffRow) -> DiffRow:
-    """The difference with the words for both sides, and the sentence of its event."""
+    """Add the text of both sides, and the sentence of the event."""
     return structs.replace(
         row,
         before=side_words(row.was),
@@ -215,7 +194,7 @@ def diff_with_text(row: DiffRow) -> DiffRow:
 
 
 def side_words(side: Side) -> str:
-    """As in `n1: GPU-1a2b3c4d 3,000 MiB`, `joined, 8 cards` or `failed: XID 79`."""
+    """Return text such as `n1: GPU-1a2b3c4d 3,000 MiB` or `failed: XID 79`."""
     if side.node:
         return f"{side.node}: {shares_words(side.shares)}"
     if side.cards is not None:
@@ -226,17 +205,29 @@ def side_words(side: Side) -> str:
     return side.state or side.reason or side.value
 
 
-def why_with_text(why: Why) -> Why:
-    """The answer with its sentence and its cause, made from the other fields."""
-    cause = cause_text(why)
+def why_with_text(why: reads.Why) -> reads.Why:
+    """Add the sentence and the cause."""
+    cause, end = _cause(why), why.end
     awaits = (
         "" if why.placed or why.refused or why.rejected else _awaits(why) + _while_it_waits(why)
     )
-    return structs.replace(why, sentence=_sentence(why, cause), cause=cause, awaits=awaits)
+    if end is None:
+        said = _at_its_revision(why, cause, _NOW)
+    else:
+        before = structs.replace(why, phase=end.phase, failed_devices=end.failed_before)
+        because = f": {end.reason}" if end.reason else ""
+        said = (
+            f"{why.namespace}/{why.name} ended at revision {end.revision}, {moment(end.time)}"
+            f"{because}. At revision {end.before_revision} "
+            f"{_at_its_revision(before, cause, _THEN)}"
+        )
+        late = tuple(each for each in why.failed_devices if each.revision > end.revision)
+        said += f". Since then: {failed_words(late)}" if late else ""
+    return structs.replace(why, sentence=said, cause=cause, awaits=awaits)
 
 
-def _awaits(why: Why) -> str:
-    """What a pod waits for at which no scheduler has looked."""
+def _awaits(why: reads.Why) -> str:
+    """Return what a pod waits for that no scheduler has seen yet."""
     if why.gates:
         return gates_words(why.gates)
     if why.chooser:
@@ -250,30 +241,26 @@ def _awaits(why: Why) -> str:
     return said + (f"; {why.waiting.gang}" if why.waiting.gang else "")
 
 
-def cause_text(why: Why) -> str:
-    """What a refused pod waits for, without its name and since when; empty for any other pod."""
+def _cause(why: reads.Why) -> str:
     refused = why.refused
     if refused is None:
         return ""
     said = (words.IT_NEVER if refused.never else "") + refused.text + _while_it_waits(why)
-    said += _unbelieved(refused.unbelieved)
+    if refused.unbelieved:
+        whose = (
+            "the agent of that node says of its devices"
+            if len(refused.unbelieved) == 1
+            else "the agents of those nodes say of their devices"
+        )
+        said += (
+            f". It might fit on {listed(list(refused.unbelieved))}, but what {whose} is refused: "
+            "`apportion get nodes` shows why"
+        )
     said += f". {refused.spared}" if refused.spared else ""
     return said + (f". Since then {refused.since_text}" if refused.since_text else "")
 
 
-def _sentence(why: Why, cause: str) -> str:
-    end = why.end
-    if end is None:
-        return _at_its_revision(why, cause, _NOW)
-    full_name, because = f"{why.namespace}/{why.name}", f": {end.reason}" if end.reason else ""
-    before = structs.replace(why, phase=end.phase, failed_devices=end.failed_before)
-    said = f"{full_name} ended at revision {end.revision}, {moment(end.time)}{because}. "
-    said += f"At revision {end.before_revision} {_at_its_revision(before, cause, _THEN)}"
-    late = tuple(each for each in why.failed_devices if each.revision > end.revision)
-    return said + (f". Since then: {failed_words(late)}" if late else "")
-
-
-def _at_its_revision(why: Why, cause: str, tense: tuple[str, str]) -> str:
+def _at_its_revision(why: reads.Why, cause: str, tense: tuple[str, str]) -> str:
     is_, waits = tense
     if why.rejected is not None:
         full_name = f"{why.namespace}/{why.name}"
@@ -283,7 +270,7 @@ def _at_its_revision(why: Why, cause: str, tense: tuple[str, str]) -> str:
     if why.placed is not None:
         return f"{name} {is_} {why.phase} on {_place(why, why.placed)}"
     if why.refused is not None:
-        # Its submission, whenever it was decided last: no event says when it lost a place.
+        # The submission, because no event records when it lost its node.
         lost = "again since it lost its place"
         since = lost if why.last_failure else f"since revision {why.history[0].revision}"
         return f"{name} {is_} waiting {since}: {cause}"
@@ -292,7 +279,7 @@ def _at_its_revision(why: Why, cause: str, tense: tuple[str, str]) -> str:
     return said + _while_it_waits(why)
 
 
-def _place(why: Why, placed: WhyPlaced) -> str:
+def _place(why: reads.Why, placed: reads.WhyPlaced) -> str:
     where = f"{placed.node}, which {why.chooser} chose" if why.chooser else placed_words(placed)
     failed = why.failed_devices
     if failed:
@@ -306,8 +293,8 @@ def _place(why: Why, placed: WhyPlaced) -> str:
     return f"{said}. It is to go: {going}{_who_ends(why, 1)}"
 
 
-def _while_it_waits(why: Why) -> str:
-    """The pods that leave for it, and the placements that failed, as sentences behind another."""
+def _while_it_waits(why: reads.Why) -> str:
+    """Return sentences about evictions for the pod, and about placements that failed."""
     said = ""
     if why.leaving:
         room = room_made(why.room_on or "another node", list(why.leaving))
@@ -322,31 +309,16 @@ def _while_it_waits(why: Why) -> str:
     return said
 
 
-def _who_ends(why: Why, pods: int) -> str:
-    """Who ends so many evicted pods where no API server does."""
+def _who_ends(why: reads.Why, pods: int) -> str:
+    """Return which component ends evicted pods without an API server."""
     if why.of_kubernetes:
         return ""
     whom, they = ("it", "it waits") if pods == 1 else ("them", "they wait")
     return f". Without Kubernetes a watcher ends {whom}, and {they} for another place"
 
 
-def _unbelieved(nodes: tuple[str, ...]) -> str:
-    """That more may fit there than is known; empty where all agents are believed."""
-    if not nodes:
-        return ""
-    whose = (
-        "the agent of that node says of its devices"
-        if len(nodes) == 1
-        else "the agents of those nodes say of their devices"
-    )
-    return (
-        f". It might fit on {listed(list(nodes))}, but what {whose} is refused: "
-        "`apportion get nodes` shows why"
-    )
-
-
-def placed_words(placed: WhyPlaced) -> str:
-    """Where, and what decided it, as in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
+def placed_words(placed: reads.WhyPlaced) -> str:
+    """Return the node and its score, as in `node-3 (score 91.0), ahead of node-7 …`."""
     if placed.found_there:
         return f"{placed.node}, where it ran before this ledger held it"
     score, nodes = placed.score, placed.nodes
@@ -355,7 +327,13 @@ def placed_words(placed: WhyPlaced) -> str:
         return f"{said}, the only node of {nodes:,} that fits" if nodes else said
     second = placed.runners_up[0]
     said += f", ahead of {second.node} ({second.total:.1f})"
-    part = _deciding(score, second)
+    leads = {
+        part: value - second.parts[part]
+        for part, value in score.parts.items()
+        if part in second.parts
+    }
+    part = max(leads, key=lambda name: (leads[name], name), default="")
+    part = part if part and leads[part] > 0 else ""
     of, against = (f"{parts.get(part, 0.0):.1f}" for parts in (score.parts, second.parts))
     if of != against:
         said += f" by {part}: {of} against {against}"
@@ -366,31 +344,20 @@ def placed_words(placed: WhyPlaced) -> str:
     return f"{said}; {placed.fitting:,} of {words.nodes(nodes)} fit"
 
 
-def _deciding(first: Score, second: RunnerUp) -> str:
-    """The part of the score by which the first leads most; empty where it leads by none."""
-    leads = {
-        part: value - second.parts[part]
-        for part, value in first.parts.items()
-        if part in second.parts
-    }
-    part = max(leads, key=lambda name: (leads[name], name), default="")
-    return part if part and leads[part] > 0 else ""
-
-
+# Functions that make an answer's sentences again from the fields that are left
 WITH_TEXT: Final[Mapping[type, Callable[[Any], Any]]] = {
-    CauseRow: cause_with_text,
-    ClosedDevice: closed_with_text,
-    DeviceAnswer: device_with_text,
+    reads.CauseRow: cause_with_text,
+    reads.ClosedDevice: closed_with_text,
+    reads.DeviceAnswer: device_with_text,
     DiffRow: diff_with_text,
-    Eviction: eviction_with_text,
+    reads.Eviction: eviction_with_text,
     LogRow: log_with_text,
     MarkRow: mark_with_text,
-    NodeAnswer: node_with_text,
+    reads.NodeAnswer: node_with_text,
     PlanAnswer: plan_with_text,
     PlanChange: change_with_text,
     PlannedPod: planned_with_text,
-    QueuedPod: queued_with_text,
-    Why: why_with_text,
-    WhyRefused: refused_with_text,
+    reads.QueuedPod: queued_with_text,
+    reads.Why: why_with_text,
+    reads.WhyRefused: refused_with_text,
 }
-"""What makes the sentences of an answer again, from the fields that are left."""

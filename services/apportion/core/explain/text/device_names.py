@@ -1,7 +1,6 @@
-"""By which names people may call a device: its id, or enough of the beginning of it.
+"""The names by which users can refer to a device: its id, or a prefix of it.
 
-Invariant: every verb and every answer takes the same names, so what a table shows of an id can be
-given to any of them; and a name that several devices have is never taken for one of them."""
+Invariant: all commands and answers accept the same names; an ambiguous prefix selects no device."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,26 +11,25 @@ from apportion.core.explain.text.event_text import listed
 RULE: Final = (
     "Of a device's id the beginning will do: four characters after GPU-, if no other begins so."
 )
-"""What `--help` says of it, in these words."""
 WRITE_MORE: Final = "write more of the id"
+# The vendor's prefix, if any, such as `GPU-`, and at least four characters
 _enough: Final = re.compile(r"([A-Z]+-)*+.{4,}").fullmatch
-"""What a vendor begins all ids with, if it does, as in `GPU-`, and four characters of this one."""
 _too_little: Final = re.compile(r"((?:[A-Z]+-)++).{0,3}").fullmatch
 
 
 def means(name: str, device: str) -> bool:
-    """Whether the device may be called so."""
+    """Return True if the name can refer to the device."""
     return name == device or (device.startswith(name) and _enough(name) is not None)
 
 
 def meant(name: str, devices: Iterable[str]) -> list[str]:
-    """Which of these the name may mean: the one with this id, or else all whose ids begin so."""
+    """Return the device with this id, or else all whose ids begin with it."""
     found = sorted(device for device in devices if means(name, device))
     return [name] if name in found else found
 
 
 def unclear(name: str, found: Sequence[str]) -> str:
-    """What is wrong with a name that does not mean just one device; empty for one of nothing."""
+    """Return an error about an ambiguous or short prefix; empty for other names."""
     if len(found) > 1:
         return f"{name!r} is the beginning of {len(found)} device ids: {listed(list(found))}"
     if (match := _too_little(name)) is None:

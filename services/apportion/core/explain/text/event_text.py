@@ -1,88 +1,29 @@
-"""Events in one line each: what `tail` and every log of the ledger show a person.
+"""Describe events in one line each, for `tail` and every log of the ledger.
 
-A line is made of parts, in which names of pods and nodes are told apart from words, so that a
-client can make links of them. Invariant: every event of the catalogue has a line (a test walks over
-all of them)."""
+Pods and nodes are marked as names, so that clients can link them. Invariant: every event of the
+catalogue has a line (a test checks them all)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from string import Formatter
 from typing import Any, NamedTuple
 
+import apportion_schemas as schemas
 from apportion.core.answers.reads import Part, joined
 from apportion.core.explain.text import words
 from apportion.core.explain.text.words import device_words
-from apportion_schemas import (
-    AllocationFailed,
-    Ask,
-    BindFailed,
-    BudgetGone,
-    BudgetObserved,
-    ConfigurationChanged,
-    DeviceCordoned,
-    DeviceCordonLifted,
-    DeviceHealthChanged,
-    DeviceUncordoned,
-    DifferenceFound,
-    FormatEnabled,
-    LedgerRebuilt,
-    NamespaceGone,
-    NamespaceObserved,
-    NodeCordoned,
-    NodeCordonLifted,
-    NodeGone,
-    NodeHeard,
-    NodeObserved,
-    NodeReported,
-    NodeSilent,
-    NodeUncordoned,
-    PlacementVoided,
-    PodAdopted,
-    PodBound,
-    PodChanged,
-    PodEvicted,
-    PodGone,
-    PodGroupGone,
-    PodGroupObserved,
-    PodPlaced,
-    PodRefused,
-    PodRejected,
-    PodResized,
-    PodSubmitted,
-    PolicyChanged,
-    PricesLearnt,
-    QueueObserved,
-    QuotaGone,
-    QuotaObserved,
-    ReportRefused,
-    ResizeAsked,
-    ResizeRefused,
-    RevisionSetAside,
-    Shape,
-    Share,
-    ShareBreached,
-    SharesAllocated,
-    UsageRecorded,
-    VolumeClaimGone,
-    VolumeClaimObserved,
-)
 
+# HAMi-core copies the limit at `cuInit`, so a running process keeps the old one
 CORES_LATER = "new cores hold for processes that start from now on"
-"""HAMi-core copies the limit at `cuInit`, so a process that runs keeps the old one."""
-LISTED = 4
-"""How many of several things a line names before it only counts them."""
+LISTED = 4  # things that a line names before it only counts them
 
 
 NAMES_MAX = 100_000
-SHAPES_MAX = 4_096
-"""Of so many pods it is remembered what they ask for: a refusal follows soon."""
+SHAPES_MAX = 4_096  # pods whose requests are remembered, because a refusal usually follows soon
 
 
 class Line(NamedTuple):
-    """One event: its sentence is `parts`, then `clauses` with semicolons between them.
-
-    `own`: so many parts at the front name the pod that it is about, and say what its type says."""
+    """One event: `parts`, then `clauses` joined by semicolons; `own` parts name its pod."""
 
     parts: tuple[str | Part, ...]
     own: int = 0
@@ -94,42 +35,45 @@ class Line(NamedTuple):
         return joined(self.parts) + "; ".join(self.clauses)
 
 
-Pod = tuple[str | Part, ...]
-"""What a line calls its pod: its name, or its uid where no event named it."""
+Pod = tuple[str | Part, ...]  # how a line names its pod: by name, or by uid if no event named it
 
 
 class Teller:
-    """Tells events one after the other, and remembers the names of the pods that it was told of.
+    """Describes events in order, and remembers the newest `NAMES_MAX` pod names.
 
-    Most events name a pod by its uid alone; whoever was told of its submission or placement before
-    hears its name instead. It remembers the newest `NAMES_MAX` names, and of others asks `find`,
-    which says the name of a uid, or the empty text. A pod that goes after another one was given its
-    name, as where a drain submitted it anew, is `the one before`."""
+    Most events identify a pod only by uid; `find` returns other names. If a pod ends after its name
+    was reused, as after a drain, the line calls it `the one before`."""
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
         self._newest: dict[str, str] = {}
-        self._shapes: dict[str, Shape] = {}
+        self._shapes: dict[str, schemas.Shape] = {}
         self._find = find
 
     def line(self, data: Any) -> str:
-        """One event's payload in words, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
+        """Return one event's payload as text, as in `default/a placed on node-1: …`."""
         return self.parts(data).sentence
 
     def parts(self, data: Any) -> Line:
-        """The same with its names told apart."""
+        """Return the line with its names marked."""
         match data:
-            case PodSubmitted():
+            case schemas.PodSubmitted():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
-                if not data.group:  # a gang's refusal is of some pod of it, perhaps another one
+                if not data.group:  # a gang's refusal may be about another pod of it
                     self._shapes[data.uid] = data.shape
                 if len(self._shapes) > SHAPES_MAX:
                     del self._shapes[next(iter(self._shapes))]
-            case PodRejected():
+            case schemas.PodRejected():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
-            case PodAdopted():
+            case schemas.PodAdopted():
                 self._remember(data.pod, f"{data.submitted.namespace}/{data.submitted.name}")
-            case PodPlaced() | PodRefused() | PodEvicted() | PodResized() | ResizeRefused():
+            case (
+                schemas.PodPlaced()
+                | schemas.PodRefused()
+                | schemas.PodEvicted()
+                | schemas.PodResized()
+                | schemas.ResizeRefused()
+            ):
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
         uid = getattr(data, "uid", "") or getattr(data, "pod", "")
         name = self.name_of(uid)
@@ -137,20 +81,20 @@ class Teller:
         if name:
             namespace, _, own = name.partition("/")
             pod = (Part(name=own, namespace=namespace),)
-        if isinstance(data, PodGone):
+        if isinstance(data, schemas.PodGone):
             earlier = self._newest.get(name, uid) != uid
             said = (": ", "the one before is gone") if earlier else (" ", "is gone")
             return _about(pod, *said, *_because(data.reason))
-        if isinstance(data, PodRefused):
+        if isinstance(data, schemas.PodRefused):
             causes = words.event_causes(data, self._shapes.get(data.pod))
             return _about(pod, " waits: ", causes.lead, clauses=causes.clauses)
-        if isinstance(data, PodResized):
+        if isinstance(data, schemas.PodResized):
             clauses = (shares_words(data.shares), CORES_LATER)
             return _about(pod, " ", "resized on ", _on(data.node), ": ", clauses=clauses)
-        return _filled(_LINES[type(data)], data, pod)
+        return _filled(data, pod)
 
     def name_of(self, uid: str) -> str:
-        """What the pod of this uid is called, as `namespace/name`; empty where nobody said."""
+        """Return the pod's name as `namespace/name`; empty if it is unknown."""
         found = self._names.get(uid)
         if found is None and self._find is not None:
             found = self._find(uid)
@@ -167,13 +111,13 @@ class Teller:
                 del self._newest[name]
 
 
-def share_words(share: Share) -> str:
-    """What a container holds, as in `GPU-1a2b3c4d 3,000 MiB 50 %` or `GPU-1a2b3c4d 1g.5gb@0`."""
+def share_words(share: schemas.Share) -> str:
+    """Return a share as text, as in `GPU-1a2b3c4d 3,000 MiB 50 %`."""
     return f"{device_words(share.device)} {_piece(share)}"
 
 
-def shares_words(shares: Iterable[Share]) -> str:
-    """What a pod holds; equal shares of several devices are said once: `GPU-1+GPU-2 5 MiB each`."""
+def shares_words(shares: Iterable[schemas.Share]) -> str:
+    """Return a pod's shares, with equal ones combined: `GPU-1+GPU-2 5 MiB each`."""
     devices: dict[str, list[str]] = {}
     for share in shares:
         devices.setdefault(_piece(share), []).append(device_words(share.device))
@@ -185,18 +129,18 @@ def shares_words(shares: Iterable[Share]) -> str:
     return listed(held) or "no device"
 
 
-def _piece(share: Share) -> str:
+def _piece(share: schemas.Share) -> str:
     if share.instance is not None:
         return f"{share.instance.profile}@{share.instance.start}"
     if share.template:
         return share.template
-    of_npu = share.device.startswith("NPU-")  # whose AI cores are counted: 8 are all of them
+    of_npu = share.device.startswith("NPU-")  # an NPU's cores are a number, not a percentage
     cores = words.many(share.cores, "core") if of_npu else f"{share.cores} %"
     return f"{share.memory_mib:,} MiB" + (f" {cores}" if share.cores else "")
 
 
-def ask_words(ask: Ask) -> str:
-    """What a container wants, as in `2 x nvidia 3,000 MiB 50 %` or `1 x nvidia whole`."""
+def ask_words(ask: schemas.Ask) -> str:
+    """Return an ask as text, as in `2 x nvidia 3,000 MiB 50 %` or `1 x nvidia whole`."""
     said = f"{ask.count} x {ask.family}"
     if ask.whole:
         return f"{said} whole"
@@ -212,29 +156,29 @@ def ask_words(ask: Ask) -> str:
 
 
 def room_made(node: str, leaving: list[str]) -> str:
-    """For a pod that waits until those have left, behind `room`."""
+    """Return, after "room", which pods have to end first."""
     return f"is made for it on {node}, where it goes once these have left: {listed(leaving)}"
 
 
 def listed(things: list[str], most: int = LISTED) -> str:
-    """The first few of several, and how many more there are."""
+    """Join the first few of several things, and count the rest."""
     more = len(things) - most
     return ", ".join(things[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def limit_name(limit: QueueObserved | QuotaObserved) -> str:
-    """How people are told of it."""
-    if isinstance(limit, QueueObserved):
+def limit_name(limit: schemas.QueueObserved | schemas.QuotaObserved) -> str:
+    """Return the name of a limit for users."""
+    if isinstance(limit, schemas.QueueObserved):
         return f"queue {limit.queue}"
     return quota_name(limit.namespace, limit.quota)
 
 
 def quota_name(namespace: str, quota: str) -> str:
-    """The same of one that has left."""
+    """Return the name of a quota for users."""
     return f"quota {namespace}/{quota}"
 
 
-def _queue(data: QueueObserved) -> str:
+def _queue(data: schemas.QueueObserved) -> str:
     said = f"queue {data.queue}: weight {data.weight}" + ("" if data.open else ", closed")
     limits = [
         f"{words.of_resource(resource, most)} of {resource}"
@@ -248,13 +192,12 @@ def _queue(data: QueueObserved) -> str:
     return said
 
 
-def rejection_words(rejected: PodRejected) -> str:
-    """Why a pod cannot be read, as in `spec.nodeName: 'n1' has been placed already: remove it`."""
+def rejection_words(rejected: schemas.PodRejected) -> str:
+    """Return why a pod cannot be read, as in `spec.nodeName: 'n1' …: remove it`."""
     return f"{rejected.field}: {rejected.value} {rejected.problem}: {rejected.fix}"
 
 
 def _about(pod: Pod, says: str, *more: str | Part, clauses: tuple[str, ...] = ()) -> Line:
-    """A line that begins with its pod, and says first what its type says."""
     return Line((*pod, says, *(part for part in more if part)), len(pod) + 1, clauses)
 
 
@@ -263,26 +206,25 @@ def _on(node: str) -> Part:
 
 
 def _said(text: str) -> Part:
-    """What a person, a driver or a program wrote."""
     return Part(name=text, quoted=True)
 
 
-def difference_words(data: DifferenceFound) -> str:
-    """How cluster and ledger differ, as in `default/a: the ledger has …, the cluster has …`."""
+def difference_words(data: schemas.DifferenceFound) -> str:
+    """Return a difference, as in `default/a: the ledger has …, the cluster has …`."""
     said = (("the ledger has", data.ledger), ("the cluster has", data.cluster))
     return f"{data.name}: " + ", ".join(f"{who} {what or 'nothing'}" for who, what in said)
 
 
-def policy_words(policy: PolicyChanged) -> str:
-    """How nodes and devices are preferred, as in `nodes price, devices price`."""
+def policy_words(policy: schemas.PolicyChanged) -> str:
+    """Return the placement policy, as in `nodes price, devices price`."""
     weights, of = "", policy.node_weights
     if of is not None:
         weights = f" (CPU {of.cpu}, memory {of.memory}, devices {of.devices})"
     return f"nodes {policy.node_policy}{weights}, devices {policy.device_policy}"
 
 
-def breach_words(data: ShareBreached) -> str:
-    """What the agent found, as in `container main raised its limit of GPU-1a2b to 9,000 MiB …`."""
+def breach_words(data: schemas.ShareBreached) -> str:
+    """Return the finding, as in `container main set its limit of GPU-1a2b to …`."""
     device, granted = device_words(data.device), f"{data.memory_mib:,} MiB"
     used = f"{data.memory_found_mib:,} MiB"
     whose = f"container {data.container}"
@@ -304,14 +246,14 @@ def _because(reason: str) -> Pod:
     return (": ", _said(reason)) if reason else ()
 
 
-def _submitted(data: PodSubmitted) -> str:
+def _submitted(data: schemas.PodSubmitted) -> str:
     asks = ", ".join((listed([ask_words(ask) for ask in data.shape.asks]) or "no device",
                       *words.devices(data.shape)))  # fmt: skip
     gang = f", gang {data.group}" if data.group else ""
     return f"{asks} ({data.dialect}{gang})"
 
 
-def _changed(data: PodChanged) -> str:
+def _changed(data: schemas.PodChanged) -> str:
     waits = f"; it waits for {listed(list(data.gates))}" if data.gates else ""
     ends = "; it is being deleted" if data.terminating else ""
     size = f"{data.cpu_milli / 1000:g} CPU, {data.memory_mib} MiB"
@@ -322,8 +264,8 @@ def _labels(labels: Mapping[str, str]) -> str:
     return listed([f"{key}={value}" for key, value in sorted(labels.items())])
 
 
-def _usage(data: UsageRecorded) -> Pod:
-    """How much of its shares a node used, and what used it without one."""
+def _usage(data: schemas.UsageRecorded) -> Pod:
+    """Return how much of a node's shares was used, and processes without a share."""
     seconds = max(1, data.seconds)
     used = sum(share.memory_mib_seconds for share in data.shares) / seconds / 1024
     held = sum(share.memory_mib * share.seconds for share in data.shares) / seconds / 1024
@@ -332,6 +274,7 @@ def _usage(data: UsageRecorded) -> Pod:
     return said, *(("; without a share: ", _said(listed(without))) if without else ())
 
 
+# Formats of fields: a string is joined with the text before it, a part is kept separate
 _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     "": str,
     "node": _on,
@@ -373,80 +316,77 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
         if much is not None
     ),
     "resize_refused": words.resize_refused,
-    # Whose word `by` lifts: his own has no need of his name again.
+    # A user's own cordon needs no second name.
     "lifted": lambda event: (
         ("a cordon of their own",) if event.of == event.by else ("what ", _said(event.of), " said")
     ),
     "policy": policy_words,
 }
-"""How a line says a field of its event. Text gets into what is before it, a part stands alone."""
 
 _LINES: dict[type, str] = {
-    NodeReported: "{node:node} reports {devices:models}{simulated:simulated}",
-    DeviceHealthChanged: "device {device} of {node:node}{:health}",
-    UsageRecorded: "node {node:node}{:usage}",
-    ReportRefused: "report of node {node:node} refused ({cause}): {message:said}",
-    SharesAllocated: "{pod} |holds its shares on {node:node}: {devices:devices}",
-    AllocationFailed: "{pod}: |{node:node} could not hand out shares: {message:said}",
-    ShareBreached: "{pod} |on {node:node}: {:breach}",
-    PodSubmitted: "{pod} submitted: |{:submitted}",
-    PodChanged: "{pod} |changed: {:changed}",
-    PodRejected: "{pod} rejected: |{:rejection}",
-    PodAdopted: "{pod} adopted |on {node:node}: {shares:shares}{evidence:by}",
-    DifferenceFound: "difference ({kind}): {:difference}",
-    LedgerRebuilt: (
+    schemas.NodeReported: "{node:node} reports {devices:models}{simulated:simulated}",
+    schemas.DeviceHealthChanged: "device {device} of {node:node}{:health}",
+    schemas.UsageRecorded: "node {node:node}{:usage}",
+    schemas.ReportRefused: "report of node {node:node} refused ({cause}): {message:said}",
+    schemas.SharesAllocated: "{pod} |holds its shares on {node:node}: {devices:devices}",
+    schemas.AllocationFailed: "{pod}: |{node:node} could not hand out shares: {message:said}",
+    schemas.ShareBreached: "{pod} |on {node:node}: {:breach}",
+    schemas.PodSubmitted: "{pod} submitted: |{:submitted}",
+    schemas.PodChanged: "{pod} |changed: {:changed}",
+    schemas.PodRejected: "{pod} rejected: |{:rejection}",
+    schemas.PodAdopted: "{pod} adopted |on {node:node}: {shares:shares}{evidence:by}",
+    schemas.DifferenceFound: "difference ({kind}): {:difference}",
+    schemas.LedgerRebuilt: (
         "ledger rebuilt by {by:said} from {cluster:said}: {pods} bound pods{unread:unread}"
         "{reason:because}"
     ),
-    FormatEnabled: "format {format}@{version} enabled by {by:said}{reason:because}",
-    RevisionSetAside: "revision {revision} set aside by {by:said}{reason:because}",
-    NodeObserved: "node {node:node} is {ready:ready}{unschedulable:closed}",
-    NodeGone: "node {node:node} left the cluster",
-    NodeSilent: "the agent of node {node:node}{grace_s:silent}",
-    NodeHeard: "the agent of node {node:node} is heard again",
-    PodGroupObserved: "gang {group} needs {min_available:pods} together",
-    PodGroupGone: "the declaration of gang {group} left the cluster",
-    QueueObserved: "{:queue}",
-    QuotaObserved: "quota {quota} of namespace {namespace}: {hard:amounts}",
-    NamespaceObserved: "namespace {namespace} has the labels {labels:labels}",
-    NamespaceGone: "namespace {namespace} has no labels of its own any more",
-    VolumeClaimObserved: "claim {namespace}/{claim}: {state:claim}",
-    VolumeClaimGone: "no pod mounts claim {namespace}/{claim} any more",
-    QuotaGone: "quota {quota} of namespace {namespace} left the cluster",
-    PodPlaced: "{pod} placed |on {node:node}: {shares:shares}",
-    PlacementVoided: "{pod}: |placement on {node:node} voided: {reason:said}",
-    PodEvicted: "{pod} (priority {priority}) |is evicted from {node:node}{:evicted_for}",
-    ResizeAsked: "{by:said} wants {:wanted} for {pod}{container:container}{reason:because}",
-    ResizeRefused: "{pod} |is not resized: {:resize_refused}",
-    BudgetObserved: "disruption budget {namespace}/{budget} lets {allowed:pods} be evicted",
-    BudgetGone: "disruption budget {namespace}/{budget} left the cluster",
-    PodBound: "{pod} bound |to {node:node}",
-    BindFailed: "{pod}: |binding to {node:node} failed {final:final}: {message:said}",
-    DeviceCordoned: "device {device} cordoned by {by:said}: {reason:said}",
-    DeviceUncordoned: "device {device} uncordoned by {by:said}{reason:because}",
-    NodeCordoned: "node {node:node} cordoned by {by:said}: {reason:said}",
-    NodeUncordoned: "node {node:node} uncordoned by {by:said}{reason:because}",
-    DeviceCordonLifted: "device {device}: {by:said} lifts {:lifted}{reason:because}",
-    NodeCordonLifted: "node {node:node}: {by:said} lifts {:lifted}{reason:because}",
-    PolicyChanged: "policy changed by {by:said}: {:policy}{reason:because}",
-    ConfigurationChanged: "configuration changed by {by:said}{reason:because}",
-    PricesLearnt: "prices learnt from {pods} pods of {shapes:count} sorts",
+    schemas.FormatEnabled: "format {format}@{version} enabled by {by:said}{reason:because}",
+    schemas.RevisionSetAside: "revision {revision} set aside by {by:said}{reason:because}",
+    schemas.NodeObserved: "node {node:node} is {ready:ready}{unschedulable:closed}",
+    schemas.NodeGone: "node {node:node} left the cluster",
+    schemas.NodeSilent: "the agent of node {node:node}{grace_s:silent}",
+    schemas.NodeHeard: "the agent of node {node:node} is heard again",
+    schemas.PodGroupObserved: "gang {group} needs {min_available:pods} together",
+    schemas.PodGroupGone: "the declaration of gang {group} left the cluster",
+    schemas.QueueObserved: "{:queue}",
+    schemas.QuotaObserved: "quota {quota} of namespace {namespace}: {hard:amounts}",
+    schemas.NamespaceObserved: "namespace {namespace} has the labels {labels:labels}",
+    schemas.NamespaceGone: "namespace {namespace} has no labels of its own any more",
+    schemas.VolumeClaimObserved: "claim {namespace}/{claim}: {state:claim}",
+    schemas.VolumeClaimGone: "no pod mounts claim {namespace}/{claim} any more",
+    schemas.QuotaGone: "quota {quota} of namespace {namespace} left the cluster",
+    schemas.PodPlaced: "{pod} placed |on {node:node}: {shares:shares}",
+    schemas.PlacementVoided: "{pod}: |placement on {node:node} voided: {reason:said}",
+    schemas.PodEvicted: "{pod} (priority {priority}) |is evicted from {node:node}{:evicted_for}",
+    schemas.ResizeAsked: "{by:said} wants {:wanted} for {pod}{container:container}{reason:because}",
+    schemas.ResizeRefused: "{pod} |is not resized: {:resize_refused}",
+    schemas.BudgetObserved: "disruption budget {namespace}/{budget} lets {allowed:pods} be evicted",
+    schemas.BudgetGone: "disruption budget {namespace}/{budget} left the cluster",
+    schemas.PodBound: "{pod} bound |to {node:node}",
+    schemas.BindFailed: "{pod}: |binding to {node:node} failed {final:final}: {message:said}",
+    schemas.DeviceCordoned: "device {device} cordoned by {by:said}: {reason:said}",
+    schemas.DeviceUncordoned: "device {device} uncordoned by {by:said}{reason:because}",
+    schemas.NodeCordoned: "node {node:node} cordoned by {by:said}: {reason:said}",
+    schemas.NodeUncordoned: "node {node:node} uncordoned by {by:said}{reason:because}",
+    schemas.DeviceCordonLifted: "device {device}: {by:said} lifts {:lifted}{reason:because}",
+    schemas.NodeCordonLifted: "node {node:node}: {by:said} lifts {:lifted}{reason:because}",
+    schemas.PolicyChanged: "policy changed by {by:said}: {:policy}{reason:because}",
+    schemas.ConfigurationChanged: "configuration changed by {by:said}{reason:because}",
+    schemas.PricesLearnt: "prices learnt from {pods} pods of {shapes:count} sorts",
 }
-"""What an event says: `{field:format}`, or `{:format}` of the whole event. `{pod}` is what its pod
-is called; what is before `|` names that and says what the event's type says. Text of others is
-always a field, for a brace in it would be read.
-"""
+"""The line of each event: `{field:format}`, or `{:format}` for the whole event.
+
+`{pod}` is the name of the pod; the text before `|` contains it and repeats the event's type.
+Foreign text must always be a field, because braces in a template are interpreted."""
 
 
-@lru_cache(maxsize=len(_LINES))
-def _pieces(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
-    return list(Formatter().parse(template))
+_PARSED = {event: list(Formatter().parse(template)) for event, template in _LINES.items()}
 
 
-def _filled(template: str, data: Any, pod: Pod) -> Line:
+def _filled(data: Any, pod: Pod) -> Line:
     parts: list[str | Part] = []
     text, own = "", 0
-    for literal, field, how, _ in _pieces(template):
+    for literal, field, how, _ in _PARSED[type(data)]:
         before, bar, after = literal.partition("|")
         text += before
         if bar:

@@ -1,7 +1,6 @@
-"""The order of names as people count: node-2 before node-10.
+"""Natural order of names: node-2 before node-10.
 
-Invariant: it is a total order, and two names are equal in it only if they are the same, so a list
-can be cut into pages behind any name."""
+Invariant: only identical names are equal, so a list can be split into pages at any name."""
 
 import re
 from functools import lru_cache
@@ -14,6 +13,6 @@ NaturalKey = tuple[tuple[str | int, ...], str]
 
 @lru_cache(NAMES_KEPT)
 def natural(name: str) -> NaturalKey:
-    """What a name is sorted by: its text and its numbers in turn, and at last itself."""
+    """Return a sort key: alternating text and numbers, then the name itself."""
     parts = _digits(name)
     return tuple(int(part) if place % 2 else part for place, part in enumerate(parts)), name

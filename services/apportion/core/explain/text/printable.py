@@ -1,9 +1,7 @@
-"""Text from outside as what it is, and nothing that a terminal, or who reads along, would obey.
+"""Escape text from outside, so that it cannot mislead terminals and readers.
 
-Names and reasons come from pods, files and other machines. A line break in one begins a line that
-nobody wrote, an escape or C1 code moves the cursor, a bidirectional mark turns the rest around.
-Invariant: what is returned is printable but for the characters that the caller keeps, and says
-which characters there were."""
+Line breaks could forge a line, escape and C1 codes move the cursor, bidirectional marks reorder
+text. Invariant: the result is printable, except for characters in `keep`."""
 
 import json
 import re
@@ -12,7 +10,7 @@ _BEYOND_ASCII = re.compile("[\x7f-\U0010ffff]")
 
 
 def escaped(text: str, *, keep: str = "") -> str:
-    r"""The text with each unprintable character as its escape, as in `\n`, `\x1b` or `\u202e`."""
+    r"""Return the text with unprintable characters escaped, as in `\n` or `\u202e`."""
     if text.isprintable():
         return text
     return "".join(
@@ -22,17 +20,11 @@ def escaped(text: str, *, keep: str = "") -> str:
 
 
 def escaped_json(data: bytes) -> bytes:
-    r"""The same JSON document, with what is unprintable beyond ASCII as `\u` escapes.
-
-    JSON itself asks that of the rest, but for DEL.
-    """
+    r"""Return the same JSON document, with DEL and unprintable non-ASCII escaped."""
     if data.isascii() and b"\x7f" not in data:
         return data
-    return _BEYOND_ASCII.sub(_escape, data.decode()).encode()
-
-
-def _escape(found: re.Match[str]) -> str:
-    char = found[0]
-    if char.isprintable():
-        return char
-    return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
+    text = _BEYOND_ASCII.sub(
+        lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1],
+        data.decode(),
+    )
+    return text.replace("\x7f", "\\u007f").encode()

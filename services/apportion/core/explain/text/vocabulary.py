@@ -1,18 +1,15 @@
-"""Words of verbs and of the console for what the API answers by a name, in one place for both.
-
-Invariant: what has no word here is its own word."""
+"""Display names for codes of the API; a code without one is displayed as it is."""
 
 from typing import Final
 
 from apportion.core.answers.plans import Outcome
 
-WAITING: Final = "waiting"
-"""What people are told of both phases of a pod without a place that the read API knows."""
+WAITING: Final = "waiting"  # displayed for both phases of a pod without a placement
 PHASES: Final = {"pending": WAITING, "refused": WAITING}
 OUTCOMES: Final[dict[Outcome, str]] = {
     "fits": "fits", "not-now": WAITING, "never": "never", "unchanged": "has its place",
 }  # fmt: skip
-"""What becomes of a pod of a plan."""
+# Headings of a pod's history, by type of event
 STORY: Final = {
     "PodSubmitted": "Submitted",
     "PodAdopted": "Adopted",
@@ -38,4 +35,3 @@ STORY: Final = {
     "NodeHeard": "Node heard again",
     "NodeObserved": "Its node",
 }
-"""What the facts of a pod's story are headed with, by the types of their events."""

@@ -1,15 +1,8 @@
-"""Words for refusals: the one place where a code with amounts becomes a sentence.
+"""Describe refusals: the only place that turns codes and amounts into sentences.
 
-The ledger carries codes and numbers, so that they can be counted and compared; command line,
-gateway, Kubernetes events and logs all get their words here and therefore say the same.
-
-What a code means is in its descriptor (`placement/feasibility`). Also here is what a pod accepts of
-nodes and devices, and the limits on it that no node is at fault for: queues, quotas and claims on
-volumes. Amounts are said in the unit of the resource, as Kubernetes names it.
-
-Invariants: words never hold a number that the refusal does not; what keeps a pod from every node is
-said once, whatever nodes are short of beside it; of a pod that accepts any device nothing is said
-of wishes that it does not have."""
+Descriptors of codes are in `placement/feasibility`; amounts have the resource's Kubernetes unit.
+Invariants: a text contains no number that is not in the refusal. What blocks the pod on every node
+is stated once, whatever nodes lack."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
@@ -35,8 +28,7 @@ from apportion_schemas import (
 )
 
 _C = RefusalCode
-LIMIT_CODES: Final = of_kind(Kind.LIMIT)
-"""Refusals that a pod's queue or namespace is the cause of, and no node."""
+LIMIT_CODES: Final = of_kind(Kind.LIMIT)  # caused by a queue or namespace, not by a node
 VOLUME_CLAIMS: Final = {
     "bound": "it is bound",
     "first-consumer": "it is bound once a pod has a node",
@@ -47,23 +39,22 @@ VOLUME_CLAIMS: Final = {
     "deleting": "it is being deleted",
     "in-use": "another pod has it, and only one may (ReadWriteOncePod)",
 }
-"""The state of a PersistentVolumeClaim in words."""
 
 
 def of_refusal(refused: PodRefused) -> list[str]:
-    """What keeps the pod from every node, and is no node's fault."""
+    """Return what blocks the pod on every node: volume, queue and quota."""
     limits = [volume(refused.volume)] if refused.volume is not None else []
     limits += [queue(refused.queue)] if refused.queue is not None else []
     return limits + ([quota(refused.quota)] if refused.quota is not None else [])
 
 
 def volume(shortage: VolumeShortage) -> str:
-    """What keeps a pod from every node, as in `its PersistentVolumeClaim data is not bound yet`."""
+    """Return a volume shortage, as in `its PersistentVolumeClaim data: …`."""
     return f"its PersistentVolumeClaim {shortage.claim}: {VOLUME_CLAIMS[shortage.state]}"
 
 
 def queue(shortage: QueueShortage) -> str:
-    """What keeps a pod out of its queue, as in `its queue ml may hold 1 more … and it needs 2`."""
+    """Return a queue shortage, as in `its queue ml may hold 1 more … and it needs 2`."""
     if not shortage.resource:
         return f"its queue {shortage.queue} is closed"
     needed, available = (
@@ -76,7 +67,7 @@ def queue(shortage: QueueShortage) -> str:
 
 
 def quota(shortage: QuotaShortage) -> str:
-    """What keeps a pod out of its namespace, as in `the quota gpus of its namespace allows 4 …`."""
+    """Return a quota shortage, as in `the quota gpus of its namespace allows 4 …`."""
     return (
         f"the quota {shortage.quota} of its namespace allows {shortage.most:,} of "
         f"{shortage.resource}, pods held {shortage.used:,}, and {shortage.needed:,} more would be "
@@ -85,13 +76,13 @@ def quota(shortage: QuotaShortage) -> str:
 
 
 def of_resource(resource: str, value: int) -> str:
-    """An amount in the unit of a resource as Kubernetes names it."""
+    """Format an amount with the unit of its resource."""
     unit = {"cpu": " CPU", "memory": " MiB"}.get(resource, "")
     return number_of_resource(resource, value) + unit
 
 
 def number_of_resource(resource: str, value: int) -> str:
-    """The same without its unit."""
+    """Format an amount without its unit."""
     return f"{value / 1000:,g}" if resource == "cpu" else f"{value:,}"
 
 
@@ -104,8 +95,7 @@ _OPERATORS: Final = {
 
 
 def labels(shape: Shape) -> str:
-    """The labels of a node that the pod selects, as in `zone=b, disk in (ssd, nvme)`; empty where
-    its wishes are several, of which any will do."""
+    """Return the selected labels, as in `zone=b, disk in (ssd, nvme)`."""
     node = shape.node
     if len(node.required) > 1:
         return ""
@@ -119,7 +109,7 @@ def labels(shape: Shape) -> str:
 
 
 def types(shape: Shape) -> str:
-    """The types of devices that the pod accepts, as in `H100 or A100`; empty for any."""
+    """Return the device types the pod accepts, as in `H100 or A100`; empty for any."""
     only, but = shape.devices.use_types, shape.devices.nouse_types
     if only and but:
         return f"{' or '.join(only)}, and not {' or '.join(but)}"
@@ -127,19 +117,19 @@ def types(shape: Shape) -> str:
 
 
 def resources(shape: Shape) -> str:
-    """The extended resources that the pod wants of its node."""
+    """Return the extended resources that the pod requests."""
     return " or ".join(sorted(shape.node.extended))
 
 
 def modes(shape: Shape) -> str:
-    """In which modes a device may be shared, as in `mps or mig`; empty for any."""
+    """Return the sharing modes the pod accepts, as in `mps or mig`; empty for any."""
     if shape.devices.modes:
         return " or ".join(shape.devices.modes)
     return "mig" if any(ask.profile for ask in shape.asks) else ""
 
 
 def devices(shape: Shape) -> list[str]:
-    """Which devices will do, as in `of H100`, `mps`, `only cards 0 and 2`."""
+    """Return the device constraints, as in `of H100`, `mps`, `only cards 0 and 2`."""
     wanted, of = shape.devices, types(shape)
     said = [f"of {of}"] if of else []
     said += [" or ".join(wanted.modes)] if wanted.modes else []
@@ -147,9 +137,7 @@ def devices(shape: Shape) -> list[str]:
 
 
 def cards(shape: Shape) -> str:
-    """That certain cards alone will do, as in `only cards 0 and 2 will do`; empty where any will.
-
-    Of all nodes have cards, and yet few such: what a node has free tells nothing without it."""
+    """Return the required cards, as in `only cards 0 and 2 will do`, or an empty string."""
     said = [f"{each} will do" for each in _cards(shape.devices)]
     return ", and ".join(said)
 
@@ -161,7 +149,7 @@ def _cards(wanted: DeviceConstraints) -> list[str]:
 
 
 def indexes(wanted: DeviceConstraints) -> str:
-    """The cards of a node by their numbers, as in `cards 0 and 2`."""
+    """Return the required card numbers, as in `cards 0 and 2`."""
     return ("card " if len(wanted.indexes) == 1 else "cards ") + _all(map(str, wanted.indexes))
 
 
@@ -177,16 +165,11 @@ NEVER: Final = "can never fit on this fleet, even if nothing ran there"
 NEVER_LISTED: Final = "can never fit"
 IT_NEVER: Final = f"it {NEVER}: "
 IT_NEVER_COULD: Final = "it could never fit on this fleet, even if nothing ran there: "
-"""What is said of a pod that no node could hold, and the same in a list."""
-FREED: Final = of_kind(Kind.FREED)
-"""Causes that end where shares are freed, on a node that is large enough."""
-LASTING: Final = of_kind(Kind.LASTING)
-"""Causes that no end of any pod takes away: they speak of what nodes and devices are."""
-DEVICE_CHARS = 12
-"""`GPU-` and the first eight digits of a UUID."""
+FREED: Final = of_kind(Kind.FREED)  # causes that end when shares are released
+LASTING: Final = of_kind(Kind.LASTING)  # properties of nodes and devices
+DEVICE_CHARS = 12  # `GPU-` and the first eight digits of a UUID
 WHOLE_CORES = 100
 _OF_CARDS: Final = frozenset((_C.UUID_MISMATCH, _C.INDEX_MISMATCH))
-"""Causes that say themselves which cards will do."""
 _NAMED: Final[dict[RefusalCode, tuple[str, Callable[[Shape], str]]]] = {
     _C.NODE_LABELS_MISMATCH: ("no labels of the node meet {}", labels),
     _C.EXTENDED_RESOURCE_INSUFFICIENT: ("not enough of {} on the node", resources),
@@ -195,20 +178,16 @@ _NAMED: Final[dict[RefusalCode, tuple[str, Callable[[Shape], str]]]] = {
     _C.UUID_MISMATCH: ("node has no such device: {}", cards),
     _C.INDEX_MISMATCH: ("node has no such device: {}", cards),
 }
-"""Causes that name what the pod wants, where it says so."""
-CAUSES_NAMED = 3
-"""How many causes a sentence names before it only counts them; tables show them all."""
+CAUSES_NAMED = 3  # causes that a sentence names before it counts the rest; tables show all
 
 
 def device_words(device: str) -> str:
-    """A device id, cut to what tells it apart on a screen; commands take the cut form too."""
+    """Abbreviate a device id for display; commands accept the short form too."""
     return device[:DEVICE_CHARS] if len(device) > DEVICE_CHARS + 4 else device
 
 
 def phrase(code: RefusalCode, *, never: bool = False) -> str:
-    """What was wrong, as in `not enough memory free on the device`.
-
-    `never`: of a node or device with nothing on it."""
+    """Return the cause, as in `not enough memory free on the device`."""
     known = cause_of(code)
     return (never and known.when_empty) or known.phrase
 
@@ -216,15 +195,14 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
-    """What would unblock it, as in `the pods on the device end`; where nothing that ends or
-    recovers would (`never`), what else does."""
+    """Return what would unblock it; `never` if nothing that ends would help."""
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
 
 
 def amount(code: RefusalCode, value: int) -> str:
-    """An amount of this code with its unit, as in `3,000 MiB`; empty where the code has none."""
+    """Format an amount of this code, as in `3,000 MiB`; empty if the code has none."""
     unit = cause_of(code).unit
     if unit is Unit.NOTHING:
         return ""
@@ -234,14 +212,12 @@ def amount(code: RefusalCode, value: int) -> str:
 
 
 def missing(miss: NearMiss) -> str:
-    """How much more was needed, with its unit; empty where the code has no amounts."""
+    """Return the missing amount with its unit; empty if the code has none."""
     return amount(miss.code, miss.needed - miss.available) if miss.needed > miss.available else ""
 
 
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
-    """What was wrong, with the names that the pod gives where its wishes are known.
-
-    `never`: what nodes and devices lack with nothing on them, so it is not about what is free."""
+    """Return the cause, with the pod's own requirement if `shape` is known."""
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
@@ -252,7 +228,7 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
 
 
 def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
-    """What of the pod's wishes is named with a cause; of none, the cards that alone would do."""
+    """Return the requirements named with a cause; for None, the required cards."""
     node, devices = shape.node, shape.devices
     match code:
         case _C.NODE_LABELS_MISMATCH:
@@ -271,48 +247,39 @@ def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
 
 
 class Causes(NamedTuple):
-    """A refusal in one sentence: `lead`, then the clauses with semicolons between them."""
+    """A refusal as one sentence: `lead`, then the clauses joined by semicolons."""
 
     lead: str
     clauses: tuple[str, ...]
 
     @property
     def sentence(self) -> str:
-        """As in `none of 3 nodes fits: device is cordoned (2 nodes); node is cordoned (1 node)`."""
+        """The sentence, as in `none of 3 nodes fits: device is cordoned (2 nodes); …`."""
         return self.lead + "; ".join(self.clauses)
 
 
 def refusal(
     refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
 ) -> str:
-    """See `refusal_causes`."""
+    """Return the sentence of `refusal_causes`."""
     return refusal_causes(refused, shape, short=short, never=never).sentence
 
 
 def refusal_causes(
     refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
 ) -> Causes:
-    """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss.
-
-    `shape` is what the pod wants, where whoever asks knows it; one of a list is `short`, with the
-    first cause alone. `never`: it speaks of nodes with nothing on them."""
+    """Return the nodes, causes and nearest miss of a refusal; `short` is for lists."""
     near = joined(nearest(refused.nearest[0], shape)) if refused.nearest and not short else ""
     most = 1 if short else CAUSES_NAMED
     return _causes(refused, shape, near, most=most, never=never)
 
 
-def event(refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False) -> str:
-    """See `event_causes`."""
-    return event_causes(refused, shape, even_when_empty=even_when_empty).sentence
-
-
 def event_causes(
     refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False
 ) -> Causes:
-    """A refusal as its event alone has it. Its nodes were near; only who looks at the whole fleet,
-    as `why` does, knows the nearest, so of one of them it says what that lacks.
+    """Return a refusal from its event alone, which may not have the nearest node.
 
-    `even_when_empty`: that node could not hold the pod if nothing ran there."""
+    `even_when_empty`: the near node could not take the pod even if it were empty."""
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
     if near and even_when_empty:
         near += ", and could not hold it if nothing ran there"
@@ -322,8 +289,7 @@ def event_causes(
 def _causes(
     refused: PodRefused, shape: Shape | None, near: str, *, most: int, never: bool
 ) -> Causes:
-    """With so many causes at `most`; a limit is at fault alone, but for one of cards of a model,
-    which others have not."""
+    # A limit is the only reason, except for one on a card model that some nodes do not have.
     if refused.gang is not None and refused.gang.present < refused.gang.needed:
         return Causes("", (gang(refused.gang),))
     refused = without_gone(refused)
@@ -344,8 +310,7 @@ def _causes(
 
 
 def limit_of(refused: PodRefused) -> str:
-    """What keeps the pod from every node, or its gang from finding places: whatever nodes lack
-    beside it is no answer. Empty where nodes are the answer."""
+    """Return what blocks the pod on all nodes; empty if nodes are the reason."""
     limits = "; ".join(of_refusal(refused))
     if refused.gang is None:
         return limits
@@ -353,18 +318,16 @@ def limit_of(refused: PodRefused) -> str:
 
 
 def _of_gang(refused: PodRefused, found: GangShortage, said: str, whom: str = "one more") -> str:
-    """What keeps `whom` of a gang out; a limit counts those that have found places already."""
+    """Return what blocks `whom` of a gang; limits include its pods that fit."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
     return f"{gang(found)}; {'with these' if counted else f'for {whom}'}, {said}"
 
 
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
-    """The first cause of a refusal, for a list: the limit, or what the nearest node lacks.
+    """Return the first cause of a refusal, for a list: the limit, or the nearest node's.
 
-    `nearest` must hold only nodes that could ever run the pod; without one the cause is the most
-    frequent. Causes that last come after others.
-
-    As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`."""
+    `nearest` must contain only nodes that could ever run the pod. As in `not enough of
+    example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`."""
     limits = of_refusal(refused)
     if refused.gang is not None:
         return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
@@ -383,8 +346,7 @@ def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = Fals
 
 
 def without_gone(refused: PodRefused) -> PodRefused:
-    """The refusal without the nodes that had left: they are none of the fleet's. A pod that is to
-    go to one of them and nowhere else is told so."""
+    """Return the refusal without nodes that had left, unless all had."""
     left = refused.reasons.get(_C.NODE_GONE, 0)
     if left in (0, refused.nodes):
         return refused
@@ -405,14 +367,13 @@ def _of_nodes(refused: PodRefused, shape: Shape | None, *, most: int, never: boo
 
 
 def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[str]:
-    """That only certain cards will do, where a cause does not say so itself."""
+    """Return the required cards, unless a cause names them already."""
     said = cards(shape) if shape is not None and _OF_CARDS.isdisjoint(codes) else ""
     return [said] if said else []
 
 
 def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
-    """What the nearest lacks, as in `nearest is n1 g0, short by 15,436 MiB`, with the node apart;
-    empty where its cause has no amounts."""
+    """Return what the nearest lacks, as in `nearest is n1 g0, short by 15,436 MiB`."""
     device = f" {device_words(miss.device)}" if miss.device else ""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
@@ -430,8 +391,7 @@ def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
 
 
 def lacks(miss: NearMiss, shape: Shape | None) -> str:
-    """What a node that was near lacks, as in `n1 g0 is short by 15,436 MiB`; empty where its cause
-    has no amounts."""
+    """Return what a near node lacks, as in `n1 g0 is short by 15,436 MiB`, or empty."""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
         return f"{needs}, and {miss.node} has too few" if needs else ""
@@ -444,7 +404,7 @@ def lacks(miss: NearMiss, shape: Shape | None) -> str:
 
 
 def _empty_cards(shape: Shape | None) -> str:
-    """How many cards nobody else may hold, as in `it needs 8 empty cards on one node`."""
+    """Return the exclusive cards, as in `it needs 8 empty cards on one node`."""
     asks = shape.asks if shape is not None else ()
     alone = sum(ask.count for ask in asks if ask.whole or ask.cores >= WHOLE_CORES)
     if not alone:
@@ -453,7 +413,7 @@ def _empty_cards(shape: Shape | None) -> str:
 
 
 def undeclared(group: str) -> str:
-    """What a gang waits for of which nobody knows how many pods it needs."""
+    """Return that a gang waits for its PodGroup."""
     said = f"its gang {group} is not declared yet: there is no PodGroup of that name"
     if api_of(group) == KUBERNETES:
         said += f" in {KUBERNETES} {', '.join(KUBERNETES_VERSIONS)}, the versions that are read"
@@ -465,7 +425,7 @@ def _where(miss: NearMiss) -> str:
 
 
 def gang(shortage: GangShortage) -> str:
-    """What a gang lacks: members that are not there, or places for those that are."""
+    """Return what a gang lacks: pods that do not exist yet, or places."""
     if shortage.present < shortage.needed:
         return (
             f"its gang needs {many(shortage.needed, 'pod')} together and has {shortage.present:,}"
@@ -474,14 +434,13 @@ def gang(shortage: GangShortage) -> str:
 
 
 def mixed_gang(group: str, models: dict[str, int]) -> str:
-    """That the pods of a gang hold devices of different models."""
+    """Return that the pods of a gang use devices of different models."""
     counts = (f"{many(count, 'pod')} on {model}" for model, count in models.items())
     return f"gang {group} is on different device models: {', '.join(counts)}"
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """The causes: a limit first, and what the nearest miss lacks, for that is worth mending; then
-    as they are `frequent`."""
+    """Return the causes: limits, then that of the nearest miss, then the most frequent."""
     near = refused.nearest[0].code if refused.nearest else None
     return sorted(
         frequent(refused),
@@ -490,9 +449,7 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
 
 
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Who goes, for whom, and what that exceeds: both sides and the record say it alike.
-
-    `in_vain`: for one that is not there any more."""
+    """Return victim, beneficiary (gone if `in_vain`) and exceeded disruption budgets."""
     return (
         f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
         f"{evicted.node}{evicted_for(evicted, in_vain=in_vain)}"
@@ -500,7 +457,7 @@ def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
 
 
 def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """The second half of `eviction`: for whom, and what that exceeds."""
+    """Return the second half of `eviction`."""
     said = f" for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
     if in_vain:
         said += ", which has gone since"
@@ -513,7 +470,7 @@ def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
 
 
 def resize_refused(refused: ResizeRefused) -> str:
-    """Why a pod cannot have another size, and what would help."""
+    """Return why a pod cannot be resized, and what would help."""
     device, held = device_words(refused.device), ", ".join(refused.containers)
     if refused.queue is not None:
         return queue(refused.queue)
@@ -537,18 +494,17 @@ def resize_refused(refused: ResizeRefused) -> str:
 
 
 def nodes(count: int) -> str:
-    """`1 node` or `2 nodes`."""
+    """Return `1 node` or `2 nodes`."""
     return many(count, "node")
 
 
 def many(count: int, noun: str) -> str:
-    """As in `1 pod` or `2,000 pods`, for a noun that takes an s."""
+    """Return text such as `1 pod` or `2,000 pods`, for a noun with a regular plural."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """The causes: a limit first, what nodes and devices are last; of the others the most frequent,
-    and equal ones in the order of the codes."""
+    """Return the causes: limits first, lasting ones last, then by count and code."""
     order = list(RefusalCode)
     return sorted(
         refused.reasons.items(),
