@@ -1,11 +1,11 @@
 """How many small faults the tests notice: `make mutants N=40 SEED=1`.
 
 Each mutant changes one place of the services, chosen at random by the seed, on a copy of the tree
-without compiled modules, so that what is changed is what runs. Nearest tests come first: those that
-name the changed module, then the simulation for a few seeds, then every fast test there is, and for
-what speaks with Kubernetes those with a real API server, where there is one; the first that fails
-has caught it, unless it fails without the change as well. Left out is what no test should hold
-fast: annotations, texts, logs, metrics, and the command line's own wiring."""
+without compiled modules, so that the change is what runs. First run the tests that name the changed
+module, then one seed of the simulation, then every other fast test whose imports lead to the
+module, and for modules that use Kubernetes the tests with a real API server, where there is one.
+The first test that fails has caught the mutant, unless it fails without the change as well.
+Annotations, texts, logs, metrics and the command line are not changed."""
 
 import argparse
 import ast
@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -27,7 +28,8 @@ from click import echo
 
 from tests.support.control_plane import find_binaries
 from tests.support.interpreted import copy_tree, environment
-from tests.tidy.tree import ROOT
+from tests.tidy.tree import ROOT, python_files
+from tools import changed
 
 SCOPE = ROOT / "services" / "apportion"
 LEFT_OUT = {"cli"}
@@ -35,7 +37,8 @@ QUIET = re.compile(r"_log\.|metrics|\.inc\(|\.labels\(|\.observe\(|echo\(")
 FAST = ("tests/unit", "tests/properties", "tests/golden", "tests/contracts/ledger")
 KUBERNETES = ("tests/integration/kube", "tests/contracts/kube", "tests/e2e/test_admission.py")
 OF_KUBERNETES = re.compile(r"/kube(rnetes)?(\.py|/)")
-SIMULATION = "tests/simulation/test_simulation.py::test_nothing_is_ever_wrong[0]"
+SIMULATED = "tests/simulation/test_simulation.py"
+SIMULATION = f"{SIMULATED}::test_nothing_is_ever_wrong[0]"
 LIMIT_S = 1500
 USAGE_ERROR, NO_TESTS = 4, 5  # exit statuses of pytest
 WANTED = 0.9
@@ -185,6 +188,12 @@ def nearest(path: str) -> list[str]:
     return []
 
 
+@cache
+def reaching(path: str) -> list[str]:
+    """Return the test files whose imports lead to this file."""
+    return changed.chosen({path}, python_files())
+
+
 SLOW = "/integration/"
 NEEDY = (
     "tests/integration/kube",
@@ -197,12 +206,12 @@ NEEDY = (
 def trial(mutant: Mutant, copy: Path) -> str:
     """Who catches it, or nothing."""
     pytest = ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
-    near = nearest(mutant.path)
-    steps = [near] if near else []
-    steps += [[SIMULATION], [*FAST]]
+    near, reached = nearest(mutant.path), reaching(mutant.path)
+    others = [path for path in reached if path.startswith(FAST) and path not in near]
+    steps = [near, [SIMULATION] * (SIMULATED in reached), others]
     if OF_KUBERNETES.search(mutant.path) and find_binaries()[0]:
         steps.append([*KUBERNETES])
-    for step in steps:
+    for step in filter(None, steps):
         command = [*pytest, *step]
         while caught := _caught_with(mutant, command, copy):
             test = caught.partition("[")[0]
