@@ -1,7 +1,8 @@
-"""The claims that a pod names, and what it asks for through them.
+"""The claims that a pod references, and what it requests through them.
 
-A claim of a template is made by Kubernetes once the pod is there, and the pod's status says its
-name then. Invariant: a pod asks either for nothing yet, or for all that its claims say."""
+Kubernetes creates the claim of a template after the pod, and then names it in the pod's status.
+
+Invariant: a pod requests either nothing yet, or everything that its claims request."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ _IN_PODS = "spec.resourceClaims"
 
 
 class _Part(Struct, frozen=True, rename="camel", kw_only=True):
-    """A part of a pod; what is not named here is not looked at."""
+    """A part of a pod; other fields are ignored."""
 
 
 class _Reference(_Part, frozen=True):
@@ -76,8 +77,10 @@ _decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Named(NamedTuple):
-    """One claim of a pod: what the pod calls it, its own name (empty while there is none), and
-    whether it is made of a template."""
+    """One claim of a pod.
+
+    `name` is what the pod calls it, `claim` its own name (empty until it is created); `made` is
+    true if it comes from a template."""
 
     name: str
     claim: str
@@ -85,10 +88,12 @@ class Named(NamedTuple):
 
 
 class PodClaims:
-    """The claims of one pod, as the API server tells it."""
+    """The claims of one pod, as read from the API server."""
 
     def __init__(self, raw: bytes) -> None:
-        """Raises ManifestError where the pod has more than any pod may have."""
+        """Decode the pod.
+
+        Raises ManifestError if the pod has more claims or containers than any pod may have."""
         try:
             pod = _decode(raw)
         except msgspec.MsgspecError as error:
@@ -114,7 +119,7 @@ class PodClaims:
             )
             for i, each in enumerate(them)
         }
-        # An init container has ended before the others begin, unless it is started again always.
+        # An init container ends before the others start, unless it is a sidecar.
         beside = [*pod.spec.containers]
         beside += [each for each in pod.spec.init_containers if each.restart_policy == "Always"]
         self._beside = Counter(
@@ -125,18 +130,18 @@ class PodClaims:
 
     @property
     def keys(self) -> list[str]:
-        """`namespace/name` of the claims that have a name."""
+        """The `namespace/name` of each claim that has been created."""
         return [f"{self.namespace}/{each.claim}" for each in self.named if each.claim]
 
     def drafted(
         self, draft: PodDraft, claims: Mapping[str, ResourceClaim], taken: Callable[[str], bool]
     ) -> PodDraft | None:
-        """The draft of the pod with what its claims ask for; None while one is to be made yet.
+        """Return the pod's draft with the asks of its claims; None until all exist.
 
-        `claims` are those of the cluster by `namespace/name`; `taken` says by its uid whether one
-        belongs to another pod.
+        `claims` are those of the cluster by `namespace/name`; `taken` returns true if the claim
+        with that uid belongs to another pod.
 
-        Raises ManifestError: it cannot have what it names."""
+        Raises ManifestError if the pod cannot have the claims that it names."""
         by_name: dict[str, ResourceClaim] = {}
         for i, named in enumerate(self.named):
             claim = claims.get(f"{self.namespace}/{named.claim}") if named.claim else None
@@ -158,7 +163,7 @@ class PodClaims:
             raise ManifestError(
                 _IN_PODS, None, "choose among devices differently", "choose alike in all of them"
             )
-        # Each claim once: its asks have its uid for their container.
+        # Each claim once: the container of its asks is its uid.
         once = {each.asks[0].container: each for each in asked}
         asks = tuple(ask for each in once.values() for ask in each.asks)
         return structs.replace(
@@ -186,11 +191,9 @@ class PodClaims:
             )
         return wanted(claim)
 
+    # Part of a device can be used by one container at a time: HAMi-core counts the processes of one
+    # container only. A whole device or a MIG instance needs no such check.
     def _check_parts(self, asked: list[Wanted]) -> None:
-        """That a part of a card is for one container at a time.
-
-        HAMi-core counts the processes of one container, which do not see those of another; a whole
-        card or an instance holds all of them by itself."""
         uses: Counter[str] = Counter()
         for named, each in zip(self.named, asked, strict=True):
             uses[each.asks[0].container] += self._beside[named.name]
@@ -203,8 +206,8 @@ class PodClaims:
                     "write a claim for each of them",
                 )  # fmt: skip
 
+    # A container that got two of our grants would get contradicting edits.
     def _check_use(self, claims: Mapping[str, ResourceClaim | None], draft: PodDraft) -> None:
-        """That no container would be given two of our grants, which contradict each other."""
         if draft.shape.asks:
             raise ManifestError(
                 _IN_PODS, None, "are beside amounts in resources.limits", "ask in one way"

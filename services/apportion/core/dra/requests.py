@@ -1,9 +1,10 @@
-"""What a ResourceClaim asks for, as asks of the pod that has it; and what a placement gives it.
+"""Convert a ResourceClaim to asks, and its placement to an allocation.
 
-A request of our class is a number of devices with an amount of memory and cores of each
-(`capacity.requests`). Of CEL, comparisons of our attributes are understood. Invariants: whatever
-else a claim says that would change a decision is refused by its name, never passed over; two
-allocations of one placement are the same, so it can be seen whether it was written."""
+A request of our class is a number of devices with memory and cores of each (`capacity.requests`).
+Of CEL, only comparisons of our attributes are supported.
+
+Invariants: any other field of a claim that would change a decision is refused by name, never
+ignored. One placement always gives the same allocation, so a retry can see that it was written."""
 
 import math
 import re
@@ -30,28 +31,26 @@ from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE
 
 MIB: Final = 1 << 20
-AMOUNTS: Final = ("memory", "cores")
-"""What may be asked of a device's capacity."""
-DEVICES_MAX: Final = 32
-"""Of one claim; Kubernetes allows no more results of an allocation."""
+AMOUNTS: Final = ("memory", "cores")  # the capacities that a request may name
+DEVICES_MAX: Final = 32  # per claim; Kubernetes allows no more results per allocation
 _TERM = re.compile(
     rf'device\.attributes\[["\']{re.escape(DRIVER)}["\']\]\.(?P<name>\w+)'
     r'\s*==\s*["\'](?P<value>[\w .+/-]{1,64})["\']'
 )
 _OURS = re.compile(rf'device\.driver\s*==\s*["\']{re.escape(DRIVER)}["\']')
+# attributes that CEL may compare, and the matching field of an ask or its constraints
 _FIELDS: Final = {
     "profile": "profile",
     "uuid": "use_ids",
     "productName": "use_types",
     "mode": "modes",
 }
-"""Attributes of a device that CEL may compare, and what an ask or its constraints call them."""
 _EXAMPLE: Final = f'device.attributes["{DRIVER}"].profile == "1g.10gb" && ...'
 Json = dict[str, Any]
 
 
 class _Part(Struct, frozen=True, rename="camel", kw_only=True):
-    """A part of a claim; what is not named here is not looked at."""
+    """A part of a claim; other fields are ignored."""
 
 
 class _Cel(_Part, frozen=True):
@@ -76,7 +75,7 @@ class _Exactly(_Part, frozen=True):
 
 
 class Request(_Part, frozen=True):
-    """One request of a claim: a kind of device, and how many of them."""
+    """One request of a claim: a type of device, and how many of them."""
 
     name: str
     exactly: _Exactly | None = None
@@ -117,7 +116,7 @@ class _Meta(_Part, frozen=True):
 
 
 class Consumer(_Part, frozen=True):
-    """Who may use the claim, as `status.reservedFor[]` has it."""
+    """A consumer that may use the claim (`status.reservedFor[]`)."""
 
     resource: str = ""
     name: str = ""
@@ -125,7 +124,7 @@ class Consumer(_Part, frozen=True):
 
 
 class Result(_Part, frozen=True):
-    """One device that the claim was given, and the request that it is for."""
+    """One device allocated to the claim, and the request that it satisfies."""
 
     request: str = ""
     driver: str = ""
@@ -148,7 +147,7 @@ class _Status(_Part, frozen=True):
 
 
 class ResourceClaim(_Part, frozen=True):
-    """A ResourceClaim as far as anything here depends on it."""
+    """The fields of a ResourceClaim that we read."""
 
     metadata: _Meta
     spec: _Spec = _Spec()
@@ -156,33 +155,33 @@ class ResourceClaim(_Part, frozen=True):
 
     @property
     def key(self) -> str:
-        """The claim's whole name, as in `namespace/name`."""
+        """The claim's `namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def requests(self) -> list[Request]:
-        """What it asks for, in its order."""
+        """Its requests, in the order of the spec."""
         return self.spec.devices.requests
 
     @property
     def results(self) -> list[Result]:
-        """What it was given; empty where nothing was."""
+        """The devices allocated to it; empty if it is not allocated."""
         found = self.status.allocation
         return found.devices.results if found is not None else []
 
     @property
     def classes(self) -> set[str]:
-        """The classes that it names."""
+        """The device classes that its requests name."""
         return {each.exactly.device_class_name for each in self.requests if each.exactly}
 
     @property
     def pod(self) -> str:
-        """The uid of the pod that it was made for, empty where it was made by itself."""
+        """The uid of the pod that owns the claim; empty if it was created on its own."""
         owners = self.metadata.owner_references
         return next((each.uid for each in owners if each.controller and each.kind == "Pod"), "")
 
     def reserved_for(self, pod: str) -> bool:
-        """Whether that pod, by its uid, may use it."""
+        """Return True if the pod with this uid may use the claim."""
         return any(each.uid == pod for each in self.status.reserved_for)
 
 
@@ -190,16 +189,16 @@ read_resource_claim = from_outside(msgspec.json.Decoder(ResourceClaim).decode)
 
 
 class Wanted(Struct, frozen=True):
-    """What a claim asks for: its asks in the order of its requests, and among which devices."""
+    """What a claim requests: asks in the order of its requests, and constraints."""
 
     asks: tuple[Ask, ...]
     devices: DeviceConstraints = DeviceConstraints()
 
 
 def wanted(claim: ResourceClaim) -> Wanted:
-    """What the claim asks for.
+    """Return what the claim requests.
 
-    Raises ManifestError: it asks for what we have not, or do not understand."""
+    Raises ManifestError if it requests something that is not ours or not supported."""
     devices, at = claim.spec.devices, f"ResourceClaim {claim.key}: spec.devices"
     if devices.constraints:
         raise ManifestError(f"{at}.constraints", devices.constraints, *_later("remove them"))
@@ -227,7 +226,7 @@ def wanted(claim: ResourceClaim) -> Wanted:
 
 
 def requests_of(claim: ResourceClaim) -> list[str]:
-    """The name of the request that each share of the claim is for, in the order of its asks."""
+    """Return the name of the request for each share of the claim, in order of asks."""
     return [
         each.name
         for each in claim.requests
@@ -268,15 +267,14 @@ def _request(request: Request, at: str, container: str) -> Wanted:
     constraints = structs.replace(
         DeviceConstraints(), **{name: (value,) for name, value in chosen.items()}
     )
-    if profile:  # instances may be of one card, and devices of one ask never are
+    if profile:  # instances may share a device, but the devices of one ask are always distinct
         instance = Ask(container=container, family=FAMILY, profile=profile)
         return Wanted((instance,) * exactly.count, constraints)
     return Wanted((structs.replace(ask, count=exactly.count),), constraints)
 
 
 def _amounts(asked: dict[str, Any], at: str, container: str) -> Ask:
-    """One device; without any amount all of it."""
-    ask = Ask(container=container, family=FAMILY, cores=0 if asked else WHOLE)
+    ask = Ask(container=container, family=FAMILY, cores=0 if asked else WHOLE)  # default: whole
     for key, value in asked.items():
         name, field = key.removeprefix(f"{DRIVER}/"), within(at, key)
         if name not in AMOUNTS:
@@ -294,7 +292,6 @@ def _amounts(asked: dict[str, Any], at: str, container: str) -> Ask:
 
 
 def _chosen(selectors: list[_Selector], at: str) -> dict[str, Any]:
-    """What the selectors compare, by field of the constraints; `profile` beside them."""
     found: dict[str, Any] = {}
     for i, selector in enumerate(selectors):
         field = f"{at}[{i}].cel.expression"
@@ -314,7 +311,7 @@ def _chosen(selectors: list[_Selector], at: str) -> dict[str, Any]:
 
 
 class NotOfClaim(ValueError):
-    """The shares are not what the claim asks for; the message says so."""
+    """The shares do not match the claim; the message says how."""
 
 
 def allocation(
@@ -325,10 +322,10 @@ def allocation(
     node: str,
     attempt: int,
 ) -> Json:
-    """The claim's allocation on the node; `devices` are the node's by their id.
+    """Return the claim's allocation on `node`; `devices` are the node's by id.
 
-    Raises NotOfClaim: these are not the shares of this claim. Raises KeyError: a share is of a
-    device that the node has not."""
+    Raises NotOfClaim if the shares do not match the claim, KeyError if the node lacks a share's
+    device."""
     requests = requests_of(claim)
     if len(requests) != len(shares):
         raise NotOfClaim(
@@ -360,7 +357,7 @@ def allocation(
 
 
 def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
-    """Whether the claim has this very allocation."""
+    """Return True if the claim already has exactly this allocation."""
     return [(r.request, r.driver, r.pool, r.device, r.share_id) for r in claim.results] == [
         (each["request"], each["driver"], each["pool"], each["device"], each.get("shareID", ""))
         for each in wanted["devices"]["results"]
@@ -368,5 +365,5 @@ def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
 
 
 def of_ours(results: Sequence[Result]) -> bool:
-    """Whether all of an allocation is ours to take back."""
+    """Return True if every result is of our driver, so that we may deallocate it."""
     return bool(results) and all(each.driver == DRIVER for each in results)
