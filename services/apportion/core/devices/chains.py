@@ -3,7 +3,6 @@
 Source: HAMi's `hami.io/gpu-scheduler-policy`. `binpack`, `spread` and `numa` are sort keys, in this
 order of significance as written. `mutex` allows only idle devices, and `topology-aware` puts links
 before all keys, wherever they are in the chain. A chain of only those two sorts as `spread`.
-
 Invariant: every chain that `known` accepts has a meaning here, and equal chains mean the same."""
 
 from functools import lru_cache

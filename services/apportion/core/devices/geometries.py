@@ -1,9 +1,8 @@
 """The groups of MIG instances that a GPU may be cut into (`knownMigGeometries`).
 
 A group is laid out once and each of its instances has its own slices, so a GPU bound to the group
-can have any subset, and no order of arrivals fragments it.
-
-Invariant: the places of one group never overlap."""
+can have any subset, and no order of arrivals fragments it. Invariant: the places of one group never
+overlap."""
 
 import re
 from collections import Counter
@@ -50,9 +49,8 @@ def groups_of(
 ) -> Groups:
     """Return the groups that GPUs of this model may be cut into; empty if none are set.
 
-    `sizes` are those that the device reports (`Device.mig_sizes`).
-
-    Raises Unlaid if a group cannot be laid out, or names a profile that the model lacks."""
+    `sizes` are those that the device reports (`Device.mig_sizes`). Raises Unlaid if a group cannot
+    be laid out, or names a profile that the model lacks."""
     words = f"-{normal(model)}-"
     for geometries in known if family == NVIDIA else ():
         if any(f"-{normal(name)}-" in words for name in geometries.models):

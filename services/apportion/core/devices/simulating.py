@@ -2,10 +2,8 @@
 
 A text such as `8xH100-80GB` or `4xA100-40GB:mig+2xT4:mps` has count, model, and the mode if it is
 not the model's default. Models are package data (`models.toml`); how a device may be cut is in the
-device catalogue.
-
-Invariants: the same node name and text give the same devices with the same ids everywhere; every
-model makes a valid `Device` in each of its `modes`."""
+device catalogue. Invariants: the same node name and text give the same devices with the same ids
+everywhere; every model makes a valid `Device` in each of its `modes`."""
 
 import hashlib
 import re

@@ -1,7 +1,6 @@
 """The claims that a pod references, and what it requests through them.
 
 Kubernetes creates the claim of a template after the pod, and then names it in the pod's status.
-
 Invariant: a pod requests either nothing yet, or everything that its claims request."""
 
 from collections import Counter
@@ -139,9 +138,8 @@ class PodClaims:
         """Return the pod's draft with the asks of its claims; None until all exist.
 
         `claims` are those of the cluster by `namespace/name`; `taken` returns true if the claim
-        with that uid belongs to another pod.
-
-        Raises ManifestError if the pod cannot have the claims that it names."""
+        with that uid belongs to another pod. Raises ManifestError if the pod cannot have the claims
+        that it names."""
         by_name: dict[str, ResourceClaim] = {}
         for i, named in enumerate(self.named):
             claim = claims.get(f"{self.namespace}/{named.claim}") if named.claim else None

@@ -1,8 +1,8 @@
 """The fields of Kubernetes and Volcano objects that we read, as their APIs spell them.
 
-What is not here is not looked at; what is not here and would change a decision is in
-`unsupported.py`. Invariant: every list and every name has its limit in its type. A struct that has
-the name of its object, or of a field of the API, has no sentence of its own."""
+Other fields are ignored; those that would change a decision are in `unsupported.py`. A struct named
+like its object or API field has no docstring. Invariant: every list and every name has its limit in
+its type."""
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -27,7 +27,7 @@ class OwnerReference(Kube, frozen=True):
 
 
 class Metadata(Kube, frozen=True):
-    """`metadata`, also of a template, where it has no name."""
+    """`metadata`, also of a template, which has no name."""
 
     name: Text = ""
     namespace: Text = "default"
@@ -56,7 +56,7 @@ class Port(Kube, frozen=True):
 
 
 class EnvVar(Kube, frozen=True):
-    """One entry of `env[]`; a value that comes from elsewhere (`valueFrom`) is not seen here."""
+    """One entry of `env[]`; a `valueFrom` is not read."""
 
     name: str = ""
     value: str = ""
@@ -71,7 +71,7 @@ class ContainerSpec(Kube, frozen=True):
 
 
 class SchedulingGate(Kube, frozen=True):
-    """One entry of `schedulingGates[]`: the pod wants no place before it is taken away."""
+    """One entry of `schedulingGates[]`: the pod is not scheduled until it is removed."""
 
     name: Text
 
@@ -88,7 +88,7 @@ class NodeTerm(Kube, frozen=True):
 
 
 class NodeTerms(Kube, frozen=True):
-    """`nodeSelectorTerms[]`: a node passes that any of them means."""
+    """`nodeSelectorTerms[]`: a node must match any of them."""
 
     node_selector_terms: Annotated[list[NodeTerm], Meta(min_length=1, max_length=64)]
 
@@ -99,7 +99,7 @@ class PreferredNode(Kube, frozen=True):
 
 
 class NodeAffinity(Kube, frozen=True):
-    """`affinity.nodeAffinity`: nodes that a pod may have, and those that it would rather have."""
+    """`affinity.nodeAffinity`: required and preferred nodes."""
 
     required_during_scheduling_ignored_during_execution: NodeTerms | None = None
     preferred_during_scheduling_ignored_during_execution: Annotated[
@@ -129,7 +129,7 @@ class WeightedPodAffinityTerm(Kube, frozen=True):
 
 
 class PodAffinity(Kube, frozen=True):
-    """`affinity.podAffinity` or `affinity.podAntiAffinity`, which have one form."""
+    """`affinity.podAffinity` or `affinity.podAntiAffinity`, which have the same form."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
         list[PodAffinityTerm], Meta(max_length=64)
@@ -182,7 +182,7 @@ class IscsiTarget(Kube, frozen=True):
 
 
 class CephImage(Kube, frozen=True):
-    """`rbd` of a volume: an image in a pool of Ceph's, by any of its monitors."""
+    """`rbd` of a volume: an image in a Ceph pool, by any of its monitors."""
 
     monitors: Annotated[list[Text], Meta(max_length=64)] = []
     pool: Text = "rbd"
@@ -191,7 +191,7 @@ class CephImage(Kube, frozen=True):
 
 
 class Volume(Kube, frozen=True):
-    """An entry of `volumes`, as far as it decides; `ephemeral` is a claim of the pod's own."""
+    """An entry of `volumes`, with the sources that matter; `ephemeral` makes a claim."""
 
     name: Text = ""
     persistent_volume_claim: ClaimSource | None = None
@@ -267,7 +267,7 @@ class PodGroupSpec(Kube, frozen=True):
 
 
 class PodGroup(Kube, frozen=True):
-    """A PodGroup of Volcano, of API version `scheduling.volcano.sh/v1beta1`."""
+    """A Volcano PodGroup, of API version `scheduling.volcano.sh/v1beta1`."""
 
     metadata: Metadata
     spec: PodGroupSpec = PodGroupSpec()
@@ -303,7 +303,6 @@ class KubernetesGroupSpec(Kube, frozen=True):
 Pod = Object[PodSpec]
 Job = Object[JobSpec]
 Deployment = Object[DeploymentSpec]
-VolcanoJob = Object[VolcanoJobSpec]
-"""A Job of Volcano, of API version `batch.volcano.sh/v1alpha1`."""
+VolcanoJob = Object[VolcanoJobSpec]  # `batch.volcano.sh/v1alpha1`
+# of `scheduling.k8s.io`, all versions since Kubernetes 1.36
 KubernetesPodGroup = Object[KubernetesGroupSpec]
-"""A PodGroup of `scheduling.k8s.io`, in each of its versions since Kubernetes 1.36."""

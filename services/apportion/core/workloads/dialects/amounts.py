@@ -3,10 +3,8 @@
 A quantity ("100m", "2Gi", "1k", "1e3") is read exactly, by the grammar of
 `k8s.io/apimachinery/pkg/api/resource`: a decimal number with a binary suffix, a decimal suffix or a
 decimal exponent. Whoever needs a coarser unit rounds up once, at the end of a sum. Extended
-resources cannot be overcommitted, so a request and a limit for one must agree.
-
-Invariant: an `Amount` is a whole number of zero or more and remembers the field that it came from.
-"""
+resources cannot be overcommitted, so a request and a limit for one must agree. Invariant: an
+`Amount` is a whole number of zero or more and remembers the field that it came from."""
 
 import math
 import re
@@ -48,9 +46,8 @@ def quantity(value: object, field: str) -> Fraction:
 def whole(value: object, field: str, *, limit: int, least: str = "write 0 or more") -> int:
     """The amount of an extended resource: a whole number from 0 to `limit`.
 
-    `least` is the fix of a negative one, for those of whom 0 would be no use either.
-
-    Raises ManifestError: it is no quantity, negative, a fraction, or above the limit."""
+    `least` is the fix of a negative one, for those of whom 0 would be no use either. Raises
+    ManifestError: it is no quantity, negative, a fraction, or above the limit."""
     amount = _exact(value)
     if amount is None:
         parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None

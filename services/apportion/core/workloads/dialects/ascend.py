@@ -3,11 +3,10 @@
 Memory is cut by templates, which the device catalogue knows: a vNPU is the smallest template that
 holds the amount, else the whole device. Several devices at once are whole ones, and the dies of a
 910C are handed out in pairs (HAMi's Ascend device). The names are also taken in lower case. Its
-device plugin takes a placement from the pod's annotations, family by family.
-
-A pod with `huawei.com/vnpu-mode: hami-core` wants its NPUs split softly instead, by any amount of
-memory and by percent of their cores, of as many devices as it says. It gets NPUs that their agent
-reports in the mode `hami-core`."""
+device plugin takes a placement from the pod's annotations, family by family. A pod with
+`huawei.com/vnpu-mode: hami-core` wants its NPUs split softly instead, by any amount of memory and
+by percent of their cores, of as many devices as it says. It gets NPUs that their agent reports in
+the mode `hami-core`."""
 
 from collections.abc import Mapping
 from functools import partial

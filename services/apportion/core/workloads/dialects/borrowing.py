@@ -3,13 +3,10 @@
 Init containers run one after the other, before any container that is neither one nor a sidecar. So
 what a pod holds of a device is the most of any init container and of all others together, and not
 the sum: Kubernetes counts like that, the kubelet hands devices on like that, and HAMi places like
-that (`CollapseInitContainerUsage`).
-
-A container that holds devices may hold more than it asks for itself, for the sake of one that it
-lends them to: its ask among those that take devices is the most of all, and its own stands among
-those that borrow. Where that cannot be said in one ask (other counts of devices, or amounts of
-other kinds), an init container is given devices beside the others.
-
+that (`CollapseInitContainerUsage`). A container that holds devices may hold more than it asks for
+itself, for the sake of one that it lends them to: its ask among those that take devices is the most
+of all, and its own stands among those that borrow. Where that cannot be said in one ask (other
+counts of devices, or amounts of other kinds), an init container is given devices beside the others.
 Invariant: who borrows gets no more than the lender holds, and of two that borrow from one only one
 runs at a time."""
 

@@ -26,18 +26,14 @@ def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
 
 
 def an_object(value: object, path: str) -> dict[str, Any]:
-    """The value, which must be an object.
-
-    Raises ManifestError: it is none."""
+    """The value, which must be an object. Raises ManifestError: it is none."""
     if not isinstance(value, dict):
         raise ManifestError(path, value, "is not an object", "write it as in the chart")
     return value
 
 
 def a_list(value: object, path: str) -> list[Any]:
-    """The value, which must be a list.
-
-    Raises ManifestError: it is none."""
+    """The value, which must be a list. Raises ManifestError: it is none."""
     if not isinstance(value, list):
         raise ManifestError(path, value, "is not a list", "write it as in the chart")
     return value

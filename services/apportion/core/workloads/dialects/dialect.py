@@ -5,13 +5,11 @@ two), and `listing` lists it. All that is done with dialects goes through that l
 one is its module and its row. The types before `Dialect` are what its functions take and give: the
 meaning of a name in a limit (`Resource`), the pod's annotations (`Notes`), a pod with a place as
 its device plugin is to see it (`PlacedPod`), and what is read back of a pod that another scheduler
-bound (`BoundPod`, `Held`).
-
-Invariant: a dialect says itself what it means; nobody asks which one it is. A limit counts what
-pods hold, by whichever names they asked for it, so that no dialect is a way around it. What is
-under an annotation is understood whole, or refused with the key, the value and the fix; of a bound
-pod it is `Unclear`. What is rendered depends on the `PlacedPod` and nothing else; the time is
-handed in."""
+bound (`BoundPod`, `Held`). Invariant: a dialect says itself what it means; nobody asks which one it
+is. A limit counts what pods hold, by whichever names they asked for it, so that no dialect is a way
+around it. What is under an annotation is understood whole, or refused with the key, the value and
+the fix; of a bound pod it is `Unclear`. What is rendered depends on the `PlacedPod` and nothing
+else; the time is handed in."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -124,9 +122,8 @@ def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
     """What these annotations say, and nothing else.
 
     What is wanted and unwanted is ruled out and the rest serves, as HAMi and Volcano have it ("the
-    denylist takes precedence"); where nothing is left, no device would ever do.
-
-    Raises ManifestError: a list is malformed, or all that is wanted is ruled out."""
+    denylist takes precedence"); where nothing is left, no device would ever do. Raises
+    ManifestError: a list is malformed, or all that is wanted is ruled out."""
     use_types, nouse_types, use_ids, nouse_ids = (
         one(notes, spellings, name_list) or () for spellings in keys
     )
@@ -148,9 +145,8 @@ def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) ->
     """The value under any of the keys, which are spellings of one thing and must agree.
 
     A blank value is none: so Helm renders one that nobody set, and so HAMi (`CheckUUID`,
-    `CheckType`) and Volcano (`parseGPUUUIDList`) take it.
-
-    Raises ManifestError: two of them differ, or `read` refuses one."""
+    `CheckType`) and Volcano (`parseGPUUUIDList`) take it. Raises ManifestError: two of them differ,
+    or `read` refuses one."""
     found = [(key, read(notes, key)) for key in keys if notes.values.get(key, "").strip()]
     for key, value in found[1:]:
         if value != found[0][1]:
@@ -313,9 +309,8 @@ class Unclear(ValueError):
 def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, int]]:
     """Id, memory and cores of each device, as in `GPU-a,NVIDIA,3000,50:GPU-b,NVIDIA,3000,50:`.
 
-    `places`: an instance may be named by its place in a group behind the id.
-
-    Raises Unclear: a device is not written like that."""
+    `places`: an instance may be named by its place in a group behind the id. Raises Unclear: a
+    device is not written like that."""
     for text in segment.split(":"):
         if not text:
             continue

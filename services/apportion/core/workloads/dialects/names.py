@@ -2,10 +2,8 @@
 
 The names are those of HAMi's chart and of Volcano's device plugin; the section `nvidia` of the
 configuration renames them. What the plugins of other dialects call their resources is fixed, and is
-in their modules.
-
-Invariant: what the configuration does not name keeps the name that its own system gives it. Within
-one dialect no two resources share a name; two dialects may (Volcano's count can be
+in their modules. Invariant: what the configuration does not name keeps the name that its own system
+gives it. Within one dialect no two resources share a name; two dialects may (Volcano's count can be
 `nvidia.com/gpu`), and then the pod's other names tell them apart."""
 
 from functools import lru_cache

@@ -4,10 +4,9 @@ Amounts are count, memory and cores, by the rules of HAMi's admission webhook an
 request parser: a count is a number of different cards; memory and cores are per card; where nothing
 is said of memory the card is wanted whole, and where nothing is said of cores either it is wanted
 alone. Of zero cards nothing is wanted, whatever else is written (`GenerateResourceRequests`,
-`ExtractResourceRequest`).
-
-HAMi and Volcano spell several annotations differently for the same thing, so both spellings are
-read in every NVIDIA dialect. Invariant: two spellings of one thing agree, or the pod is refused."""
+`ExtractResourceRequest`). HAMi and Volcano spell several annotations differently for the same
+thing, so both spellings are read in every NVIDIA dialect. Invariant: two spellings of one thing
+agree, or the pod is refused."""
 
 from collections.abc import Callable
 from itertools import chain

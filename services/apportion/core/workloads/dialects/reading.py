@@ -3,18 +3,15 @@
 A pod's resource names tell its dialect. A name can belong to several (`nvidia.com/gpu` is HAMi's
 and the plain one), so the dialect is the first that claims every name the pod uses. Preferences of
 nodes and devices are HAMi's annotations and are read in every dialect; among which devices a pod
-chooses is the dialect's own.
-
-Invariant: no dialect is guessed. Names that no single dialect has together are refused, and so is
-an annotation that asks for something we do not do.
-
-Names of shared devices of vendors that we lack are refused as well (`VENDORS`). Taken as extended
-resources such a pod would wait for a node that offers the names, and on one where HAMi's own plugin
-does, it would get no device, for nothing writes what that plugin reads. Names of whole devices that
-a vendor's own plugin offers (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`,
-`metax-tech.com/gpu`, `vastaitech.com/va`, `birentech.com/gpu`) are such resources, and stay so. The
-names are those of HAMi's `pkg/device` and of Volcano's device sharing. A name that a dialect claims
-under the configuration is no other vendor's."""
+chooses is the dialect's own. Invariant: no dialect is guessed. Names that no single dialect has
+together are refused, and so is an annotation that asks for something we do not do. Names of shared
+devices of vendors that we lack are refused as well (`VENDORS`). Taken as extended resources such a
+pod would wait for a node that offers the names, and on one where HAMi's own plugin does, it would
+get no device, for nothing writes what that plugin reads. Names of whole devices that a vendor's own
+plugin offers (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, `metax-tech.com/gpu`,
+`vastaitech.com/va`, `birentech.com/gpu`) are such resources, and stay so. The names are those of
+HAMi's `pkg/device` and of Volcano's device sharing. A name that a dialect claims under the
+configuration is no other vendor's."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple

@@ -1,12 +1,11 @@
 """Volcano vGPU: `volcano.sh/vgpu-number`, `vgpu-memory`, `vgpu-memory-percentage`, `vgpu-cores`.
 
 Memory above the card's size is capped at the card. A count alone is that many whole cards; a
-percentage of 100 without cores is not, because Volcano lets such a card's cores be shared.
-
-Its device plugin takes a placement from the pod's annotations: one segment for each container that
-has a GPU. A MIG instance is named by its group and its position in it, so a cluster with that
-plugin needs `knownMigGeometries`; where none are configured, the groups are those that the plugin
-comes with."""
+percentage of 100 without cores is not, because Volcano lets such a card's cores be shared. Its
+device plugin takes a placement from the pod's annotations: one segment for each container that has
+a GPU. A MIG instance is named by its group and its position in it, so a cluster with that plugin
+needs `knownMigGeometries`; where none are configured, the groups are those that the plugin comes
+with."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,7 @@
-"""From one document to the pods it stands for: one small function per kind.
+"""Convert one document to its pods: one small function per kind.
 
-There is no Kubernetes to ask here, so a controller's document stands for the pods that its
-controller would make, named as it would number them. Invariant: a document yields all of its pods
-or none."""
+Without Kubernetes, a controller's document stands for the pods that its controller would create,
+with the same names. Invariant: a document yields all of its pods or none."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,11 +23,11 @@ from apportion.core.workloads.pods.template import (
 from apportion_schemas import PodGroupObserved, PodSubmitted
 from apportion_schemas.quantities import GANG_PODS_MAX
 
-VOLCANO_DEFAULT_TASK = "default"  # and its number, as Volcano's admission names tasks
+VOLCANO_DEFAULT_TASK = "default"  # plus its index, as in Volcano's admission
 
 
 class PodDraft(Template, frozen=True, kw_only=True):
-    """A pod that may be submitted: all but its uid. Fields as in `PodSubmitted`."""
+    """A pod that can be submitted once it has a uid. Fields as in `PodSubmitted`."""
 
     namespace: str
     name: str
@@ -47,19 +46,19 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
-    """The event that a draft becomes once it has an identity."""
+    """Return the draft's event, given its uid."""
     fields = msgspec.structs.asdict(draft) | {"volume_claims": claims_of(draft)}
     del fields["scheduler_name"]
     return PodSubmitted(uid=uid, **fields)
 
 
 def claims_of(draft: PodDraft) -> tuple[str, ...]:
-    """The PersistentVolumeClaims of the pod by their whole names."""
+    """Return the full names of the pod's PersistentVolumeClaims."""
     return node_needs.whole_names(draft.name, draft.volume_claims)
 
 
 def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """The one pod of a document of kind Pod: itself."""
+    """Read a Pod."""
     pod = typed(document, kube.Pod)
     template = read_template(
         kube.PodTemplate(spec=pod.spec, metadata=pod.metadata),
@@ -73,7 +72,7 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
 
 
 def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """A Job: as many pods as run at once; a suspended one has none."""
+    """Read a Job: as many pods as run at once; none if it is suspended."""
     job = typed(document, kube.Job)
     spec = job.spec
     completions = spec.parallelism if spec.completions is None else spec.completions
@@ -82,13 +81,13 @@ def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
 
 
 def read_deployment(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """The pods of a document of kind Deployment: one for each replica."""
+    """Read a Deployment: one pod per replica."""
     deployment = typed(document, kube.Deployment)
     return _replicated("Deployment", deployment, document, deployment.spec.replicas, config)
 
 
 def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """A Volcano Job: a gang and the pods `<job>-<task>-<i>` of its tasks."""
+    """Read a Volcano Job: a gang and the pods `<job>-<task>-<i>` of its tasks."""
     job = typed(document, kube.VolcanoJob)
     unsupported.check(document["spec"], "spec", unsupported.VOLCANO_JOB_SPEC)
     name = dns_subdomain(job.metadata.name, "metadata.name")
@@ -118,7 +117,7 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
 
 
 def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """A PodGroup: the gang alone; its pods name it."""
+    """Read a Volcano PodGroup: only the gang; its pods name it."""
     group = typed(document, kube.PodGroup)
     spec = group.spec
     unsupported.check(document.get("spec", {}), "spec", unsupported.POD_GROUP_SPEC)
@@ -139,7 +138,7 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
 
 
 def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -> Manifest:
-    """A PodGroup of the coscheduling plugin: the gang of the pods with its label."""
+    """Read a PodGroup of the coscheduling plugin: the gang of the pods with its label."""
     group = typed(document, kube.CoschedulingPodGroup)
     observed = PodGroupObserved(
         group=_group_name(group.metadata, gangs.COSCHEDULING),
@@ -149,7 +148,7 @@ def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -
 
 
 def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """A PodGroup of Kubernetes; the pods of one without a gang's policy come one by one."""
+    """Read a Kubernetes PodGroup; without a gang policy its pods start one by one."""
     group = typed(document, kube.KubernetesPodGroup)
     unsupported.check(document["spec"], "spec", unsupported.KUBERNETES_POD_GROUP_SPEC)
     spec, gang = group.spec, group.spec.scheduling_policy.gang
@@ -205,7 +204,6 @@ def _manifest(
     owner: str,
     group: PodGroupObserved | None = None,
 ) -> Manifest:
-    """All pods of a document; the names of the document itself are checked here."""
     name = dns_subdomain(metadata.name, "metadata.name")
     namespace = dns_label(metadata.namespace, "metadata.namespace")
     pods = []
@@ -227,7 +225,6 @@ def _task_name(task: kube.VolcanoTask, index: int) -> str:
 
 
 def _startable(pods: int, field: str = "spec.minAvailable") -> int:
-    """How many pods must start together, if that can ever be."""
     if pods > GANG_PODS_MAX:
         raise ManifestError(
             field,
@@ -238,8 +235,8 @@ def _startable(pods: int, field: str = "spec.minAvailable") -> int:
     return pods
 
 
+# With the defaults and checks of Volcano's admission.
 def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObserved:
-    """The gang of a Volcano Job, with the defaults and checks of Volcano's admission."""
     replicas: dict[str, int] = {}
     min_tasks: dict[str, int] = {}
     for i, task in enumerate(job.spec.tasks):
@@ -280,12 +277,11 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
     )
 
 
-OF_FOLDER: Final = "manifest-"
-"""What the uids of a folder's pods begin with."""
+OF_FOLDER: Final = "manifest-"  # prefix of the uids of a manifest folder's pods
 
 
 def of_folder(uid: str) -> bool:
-    """Whether a watcher reads the pod from a folder of manifests, and it was not submitted by hand.
+    """Return True if a watcher reads the pod from a folder of manifests.
 
-    No other pod has a uid that begins like this: the others are UUIDs."""
+    The uids of all other pods are UUIDs."""
     return uid.startswith(OF_FOLDER)

@@ -1,14 +1,12 @@
-"""Documents that limit: a Volcano Queue and a ResourceQuota, as the events that say the same.
+"""Read documents that limit: a Volcano Queue and a ResourceQuota, as their events.
 
-Of a queue also its card quota, how many cards of which model it may hold: names and form are those
-of Volcano's capacity-card, one JSON object in an annotation, as in `{"NVIDIA-A100": 8,
-"NVIDIA-H200/mig-1g.18gb-mixed": 2}`. Of a ResourceQuota only extended resources: CPU, memory,
-storage and counts of objects are the API server's to keep to. What a name means is said by the
-configuration in force when it is asked for, so all that could be devices is read.
-
-Invariant: what cannot be obeyed is refused by the field that says so. A quota that cannot be read
-is no quota of nothing, and one whose limits would bind other pods than it says is not read: both
-are reported."""
+A queue may have a card quota, the number of devices per model: names and form are those of
+Volcano's capacity-card, a JSON object in an annotation, as in `{"NVIDIA-A100": 8,
+"NVIDIA-H200/mig-1g.18gb-mixed": 2}`. Of a ResourceQuota only extended resources are read, because
+the API server enforces CPU, memory, storage and object counts. All resources that could be devices
+are read, because the meaning of a name depends on the configuration in force when it is used.
+Invariant: what cannot be enforced is refused, with the field. A quota that cannot be read, or whose
+limits would bind other pods than it says, is reported, never read as empty."""
 
 import math
 from collections.abc import Mapping
@@ -25,26 +23,23 @@ from apportion_schemas import QueueObserved, QuotaObserved
 from apportion_schemas.decoding import from_outside
 
 MIB: Final = 1 << 20
-WEIGHT_MAX: Final = 65_535
-"""Volcano's: its API takes no queue of another weight."""
+WEIGHT_MAX: Final = 65_535  # Volcano's API accepts no greater weight
 OPEN: Final = ("", "Open")
-STATES: Final = (*OPEN, "Closed", "Closing", "Unknown")
-"""Volcano's; only an open queue takes pods."""
+STATES: Final = (*OPEN, "Closed", "Closing", "Unknown")  # Volcano's; only an open queue takes pods
 QUEUE: Final = ("scheduling.volcano.sh/v1beta1", "Queue")
 QUOTA: Final = ("v1", "ResourceQuota")
 DEFAULTS: Final = DialectConfig()
+# CPU is kept in thousandths, memory in MiB, all else in whole units
 _UNITS: Final = {"cpu": (1000, 1), "memory": (1, MIB)}
-"""CPU is kept in thousandths, memory in MiB, all else in whole units."""
 
 
 def limit_of(
     document: object, config: DialectConfig = DEFAULTS
 ) -> QueueObserved | QuotaObserved | None:
-    """What a document of either kind says; None for one of another kind.
+    """Return the event of a queue or quota document; None for any other kind.
 
-    `config` says which names are of the memory of devices, whose unit is not the byte.
-
-    Raises ManifestError: it cannot be obeyed."""
+    `config` tells which names count memory of devices, whose unit is not the byte. Raises
+    ManifestError if it cannot be enforced."""
     if not isinstance(document, dict):
         return None
     kind = (document.get("apiVersion"), document.get("kind"))
@@ -64,7 +59,7 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
         raise ManifestError("spec.capability", capability, "is no object", "write name: amount")
     _check_units(capability, "spec.capability", config)
     if (state := spec.get("state")) not in (None, *OPEN):
-        # Volcano has it in the status: a queue that was to be closed so would take pods.
+        # Volcano reads it from the status, so the queue would stay open.
         raise ManifestError(
             "spec.state",
             state,
@@ -90,7 +85,6 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
 
 
 def _state(document: Mapping[str, Any]) -> str:
-    """What the document says of it where `kubectl get queue -o yaml` does."""
     status = document.get("status") or {}
     if not isinstance(status, dict):
         raise ManifestError("status", status, "is not an object", "write the state below it")
@@ -102,12 +96,10 @@ def _state(document: Mapping[str, Any]) -> str:
     return str(state)
 
 
+# Refuse fractions of a device, and bytes where the unit is MiB, which a suffix such as Mi shows. M
+# does not show it, because Kubernetes itself writes 20000000 as 20M; nor does a large amount,
+# because a limit can be for a whole fleet. The watcher reads a cluster's limits all the same.
 def _check_units(limited: Mapping[str, object], field: str, config: DialectConfig) -> None:
-    """Refuse part of a device, and bytes where the unit is MiB, told by a suffix as Mi.
-
-    One as M is no sign of bytes: Kubernetes itself writes 20000000 as 20M. Nor is a large amount: a
-    limit is for a whole fleet. What a cluster has in force is read by the watcher all the same:
-    nobody could mend it here."""
     known = resources(config)
     for name, value in limited.items():
         if "/" not in name:
@@ -121,7 +113,7 @@ def _check_units(limited: Mapping[str, object], field: str, config: DialectConfi
         if bound is None or bound.counts not in (DEVICE_MEMORY, PARTIAL_MEMORY):
             continue
         if isinstance(value, str) and value.endswith("i"):
-            # Less than one unit in bytes, as 16Ki, is meant by nobody: that is a number of units.
+            # Less than one unit in bytes (16Ki) makes no sense: it is a number of units.
             meant = int(amount) // (bound.unit * MIB) or int(amount)
             raise ManifestError(
                 at,
@@ -169,9 +161,9 @@ _FIX = 'write cards by model, as in {"NVIDIA-A100": 8}'
 
 
 def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
-    """The quota in a queue's annotations; empty where there is none.
+    """Return the card quota in a queue's annotations; empty if there is none.
 
-    Raises ManifestError: names the annotation, or the card in it."""
+    Raises ManifestError with the annotation, or the entry in it."""
     written = annotations.get(CARD_QUOTA)
     if not written:
         return {}
@@ -194,17 +186,16 @@ def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
 
 
 QUOTA_LIMITS_MAX: Final = 256
-OF_CLAIMS: Final = ("requests.", "limits.")
-"""What `spec.hard` may say before the name of a resource."""
+OF_CLAIMS: Final = ("requests.", "limits.")  # prefixes of a resource's name in `spec.hard`
 HARD_MAX: Final = 1 << 53
 _COUNTS: Final = "count/"
 _STORAGE: Final = ".storageclass.storage.k8s.io/"
 
 
 def extended_limits(document: Mapping[str, Any]) -> dict[str, int]:
-    """What `spec.hard` says of extended resources, in whole units; empty where it says nothing.
+    """Return the limits of extended resources in `spec.hard`, in whole units.
 
-    Raises ManifestError: the quota has scopes, or an amount that cannot be read."""
+    Raises ManifestError if the quota has scopes, or an amount that cannot be read."""
     spec = document.get("spec") or {}
     hard = {
         name: amount

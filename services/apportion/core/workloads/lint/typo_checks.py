@@ -6,13 +6,11 @@ Kubernetes passes over fields that it does not know unless it is told to be stri
 reads pods here. Amounts count otherwise than they are written, or no device can meet them: more
 than all cores of a device are cut to these, Volcano's memory to that of the card; of memory beside
 a percentage of it one alone counts; and a pod whose author takes a unit of 256 MiB for one MiB asks
-for more than any device has.
-
-Invariant: a name with a domain that is read here is known, or is told of; and a name of any domain
-that is nearly one of ours is told of with those that it is near to. Of a field that is near to none
-nothing is said: a newer API may have it. Of what reading the pod refuses nothing is said here. Of a
-pod that names no scheduler, or one whose pods are ours, nothing is said; plain manifests stay
-plain."""
+for more than any device has. Invariant: a name with a domain that is read here is known, or is told
+of; and a name of any domain that is nearly one of ours is told of with those that it is near to. Of
+a field that is near to none nothing is said: a newer API may have it. Of what reading the pod
+refuses nothing is said here. Of a pod that names no scheduler, or one whose pods are ours, nothing
+is said; plain manifests stay plain."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache

@@ -1,8 +1,8 @@
-"""What a pod wants of other pods: affinity, anti-affinity and topology spread.
+"""Read a pod's relations to other pods: affinity, anti-affinity and topology spread.
 
-A term without namespaces means the pod's own, and is written so, because an event has to say by
-itself which pods are meant. Invariant: what Kubernetes would refuse is refused here; so is what we
-would have to know more of the cluster for than the ledger has, by name."""
+A term without namespaces selects the pod's own, which is filled in, because an event must be
+self-contained. Invariant: what Kubernetes would refuse is refused here, and so is, by name, what
+needs more knowledge of the cluster than the ledger has."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
@@ -23,37 +23,36 @@ from apportion_schemas import (
 LABELS_MAX = 256
 EXPRESSIONS_MAX = 64
 NAMESPACES_MAX = 64
-NO_WISHES = Shape().pods
-"""The default itself, which an event leaves out."""
+NO_WISHES = Shape().pods  # the default itself, which an event omits
 _OPERATORS = get_args(get_type_hints(LabelExpression)["operator"])
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _SPREAD = "topologySpreadConstraints"
 _LATER = "is not implemented yet"
+# an expression without values, which no pod matches: a missing `labelSelector`
 NO_POD = LabelExpression(key="app", operator="In")
-"""An expression without values, which no pod meets: what a missing `labelSelector` means."""
 
 
 class Own(NamedTuple):
-    """What the pod itself is: its namespace and labels."""
+    """The pod's own namespace and labels."""
 
     namespace: str
     labels: dict[str, str]
 
 
 def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
-    """The labels of a pod.
+    """Return the labels of a pod.
 
-    Raises ManifestError: too many, or a value is not text."""
+    Raises ManifestError if there are too many, or a value is not text."""
     if len(metadata.labels) > LABELS_MAX:
         raise ManifestError(field, metadata.labels, "is too long", f"at most {LABELS_MAX}")
     return texts(metadata.labels, field)
 
 
 def wishes(spec: kube.PodSpec, field: str, own: Own) -> PodConstraints:
-    """Everything that the pod wants of other pods.
+    """Return all constraints of the pod on other pods.
 
-    Raises ManifestError: malformed, or more than we implement."""
+    Raises ManifestError if they are malformed or not supported."""
     near, apart = spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity
     affinity, anti = f"{field}.affinity.podAffinity", f"{field}.affinity.podAntiAffinity"
     found = PodConstraints(
@@ -81,8 +80,8 @@ def _preferred(
         yield PreferredPodTerm(weight=sign * each.weight, term=term)
 
 
+# In Kubernetes a pod counts for required affinity only if it matches the selectors of all terms.
 def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
-    """Terms of affinity as Kubernetes takes them: a pod that counts meets every selector."""
     if len({term.pods for term in terms}) <= 1:
         return terms
     by_label = {(term.pods.namespaces, term.pods.by_label) for term in terms}
@@ -91,7 +90,7 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
             field, None, "has terms of which one chooses other namespaces by their labels",
             "write the same namespaces and namespaceSelector in all of them",
         )  # fmt: skip
-    # A term without namespaces means any.
+    # A term without namespaces selects all of them.
     named = [set(term.pods.namespaces) for term in terms if term.pods.namespaces]
     namespaces = tuple(sorted(set.intersection(*named))) if named else ()
     if named and not namespaces:
@@ -120,10 +119,9 @@ def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
 
 
 def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, ...]:
-    """Sorted; none is all of them, which an empty `namespaceSelector` means."""
     selector = term.namespace_selector
     if selector is not None and not (selector.match_labels or selector.match_expressions):
-        return ()
+        return ()  # an empty selector: all namespaces
     if len(term.namespaces) > NAMESPACES_MAX:
         raise ManifestError(
             f"{field}.namespaces", term.namespaces, "is too long", f"at most {NAMESPACES_MAX}"
@@ -146,7 +144,7 @@ def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint
             "is unknown",
             "write one of DoNotSchedule, ScheduleAnyway",
         )
-    # kube-scheduler counts no pod for an empty selector (`selector.Empty()`), as for a missing one.
+    # For kube-scheduler an empty selector matches no pod (`selector.Empty()`), like a missing one.
     found = _selector(each.label_selector, field, own, each.match_label_keys) or (NO_POD,)
     return SpreadConstraint(
         pods=PodSelector(expressions=found, namespaces=(own.namespace,)),
@@ -162,7 +160,6 @@ def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint
 def _selector(
     selector: kube.LabelSelector | None, field: str, own: Own, keys: list[str]
 ) -> tuple[LabelExpression, ...]:
-    """The pods that are meant, in a fixed order, so that equal selectors are one."""
     at = f"{field}.labelSelector"
     if selector is None:
         return (NO_POD,)
@@ -170,9 +167,9 @@ def _selector(
 
 
 def expressions(selector: kube.LabelSelector, field: str) -> tuple[LabelExpression, ...]:
-    """A label selector, in a fixed order.
+    """Return the expressions of a label selector, in a fixed order.
 
-    Raises ManifestError: an operator is unknown, or has not the values that it needs."""
+    Raises ManifestError if an operator is unknown or has the wrong number of values."""
     labels = texts(selector.match_labels, f"{field}.matchLabels")
     found = [
         LabelExpression(key=key, operator="In", values=(labels[key],)) for key in sorted(labels)
@@ -187,10 +184,8 @@ def expressions(selector: kube.LabelSelector, field: str) -> tuple[LabelExpressi
 def _own_labels(
     operator: Literal["In", "NotIn"], keys: list[str], own: Own
 ) -> tuple[LabelExpression, ...]:
-    """`matchLabelKeys` and `mismatchLabelKeys`: the same values as the pod's own, or others.
-
-    Keys that the pod has not are passed over. Newer API servers write the same into the selector.
-    """
+    # `matchLabelKeys` and `mismatchLabelKeys`: keys that the pod lacks are skipped. Newer API
+    # servers write the same expressions into the selector.
     return tuple(
         LabelExpression(key=key, operator=operator, values=(own.labels[key],))
         for key in sorted(set(keys))
@@ -199,7 +194,6 @@ def _own_labels(
 
 
 def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpression, ...]:
-    """Expressions, each once."""
     once = tuple(dict.fromkeys(found))
     if len(once) > EXPRESSIONS_MAX:
         raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
@@ -207,10 +201,9 @@ def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpre
 
 
 def meet(labels: Mapping[str, str], expressions: Iterable[LabelExpression]) -> bool:
-    """Whether these labels meet every expression; no expression at all selects everything.
+    """Return True if the labels match every expression; no expression matches all.
 
-    Source: `LabelSelector` of Kubernetes. This is the one place where its operators mean something.
-    """
+    Source: Kubernetes' `LabelSelector`. Its operators are evaluated only here."""
     return all(_holds(expression, labels) for expression in expressions)
 
 

@@ -1,14 +1,11 @@
-"""What a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks and claims.
+"""What a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks.
 
-The sum of amounts is the one Kubernetes makes: the containers and sidecars that run at once, or the
-neediest init container with the sidecars started before it, whichever is more, plus the overhead.
-Disks that a pod names itself, without a claim, are as kube-scheduler's VolumeRestrictions has them.
-Other volumes of a pod without a claim, as `azureDisk` or `cinder`, keep it from no node there, and
-so they do not here.
-
-Invariant: sums are exact, and rounded up once, at the end. An expression that Kubernetes would
-refuse is refused here, so that a filter only ever meets well-formed ones. Two pods conflict by
-their disks here exactly where two of these volumes do in Kubernetes."""
+Amounts add up as in Kubernetes: the larger of the containers and sidecars that run at once, and the
+largest init container with the sidecars started before it; plus the overhead. Disks that a pod
+names without a claim follow kube-scheduler's VolumeRestrictions; other volumes, such as `azureDisk`
+or `cinder`, restrict no node there, and none here. Invariant: sums are exact, and rounded up once
+at the end. Expressions that Kubernetes would refuse are refused. Two pods conflict by their disks
+exactly if they do in Kubernetes."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,15 +47,12 @@ def node_amounts(
     claimed: frozenset[str],
     whole: Container = NOTHING,
 ) -> NodeConstraints:
-    """What the pod whose spec stands at `field` needs; resources in `claimed` are about devices.
+    """Return what the pod with the spec at `field` needs, except for `claimed` resources.
 
-    CPU, memory, and of other resources units, of storage and huge pages bytes.
-
-    `whole` has the resources of the pod itself (`spec.resources`), which go before the sum over its
-    containers, as in Kubernetes 1.34.
-
-    Raises ManifestError: an amount is malformed, a request is above its limit, or the sum is
-    absurd."""
+    CPU, memory, and of other resources units; of storage and huge pages bytes. `whole` has the
+    resources of the pod itself (`spec.resources`), which override the sum of its containers, as in
+    Kubernetes 1.34. Raises ManifestError if an amount is malformed, a request exceeds its limit, or
+    the sum is absurd."""
     running: _Vector = {}
     sidecars: _Vector = {}
     peak: _Vector = {}
@@ -90,7 +84,7 @@ def node_amounts(
 
 
 def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
-    """A container's requests; a limit without a request is the request."""
+    """Return a container's requests; a limit without a request is the request."""
     needs: _Vector = {}
     for name in {**container.limits, **container.requests}:
         if name in claimed:
@@ -158,15 +152,13 @@ _OPERATORS = get_args(get_type_hints(NodeExpression)["operator"])
 HIGHEST_PORT = 65535
 INT64_CHARS_MAX = 19
 ADDRESS_MAX = 64
-ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - what manifests say, nobody listens there
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - values in manifests; nothing listens there
 _PROTOCOLS = get_args(get_type_hints(HostPort)["protocol"])
 _EFFECTS = get_args(get_type_hints(Toleration)["effect"])
 
 
 def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
-    """`nodeSelector`.
-
-    Raises ManifestError: too long, or a value is not text."""
+    """Return `nodeSelector`. Raises ManifestError if it is too long or not text."""
     field = f"{field}.nodeSelector"
     if len(spec.node_selector) > SELECTOR_MAX:
         raise ManifestError(field, spec.node_selector, "is too long", f"at most {SELECTOR_MAX}")
@@ -174,9 +166,9 @@ def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
 
 
 def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...], ...]:
-    """Terms of required node affinity, one of which must hold; an empty one matches no node.
+    """Return the terms of required node affinity; an empty term matches no node.
 
-    Raises ManifestError: an expression is malformed."""
+    One term must match. Raises ManifestError if an expression is malformed."""
     terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_REQUIRED}"
     return tuple(
@@ -186,9 +178,9 @@ def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...]
 
 
 def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
-    """Terms of preferred node affinity with their weights; an empty one prefers nothing.
+    """Return the weighted terms of preferred node affinity, without empty ones.
 
-    Raises ManifestError: an expression is malformed."""
+    Raises ManifestError if an expression is malformed."""
     terms = spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_PREFERRED}"
     weighted = (
@@ -199,9 +191,9 @@ def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
 
 
 def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
-    """`tolerations`.
+    """Return `tolerations`.
 
-    Raises ManifestError: an operator or effect is unknown, or a key is missing."""
+    Raises ManifestError if an operator or effect is unknown, or a key is missing."""
     found = []
     for i, each in enumerate(spec.tolerations):
         at, operator = f"{field}.tolerations[{i}]", each.operator or "Equal"
@@ -225,11 +217,11 @@ def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
 
 
 def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
-    """`ports[].hostPort` of containers and sidecars, and all ports of a pod on the host's network.
+    """Return the host ports of containers and sidecars.
 
-    As kube-scheduler counts them: an init container that ends takes none.
-
-    Raises ManifestError: a port or protocol is unknown, or there are too many."""
+    They are `ports[].hostPort`, and all ports of a pod on the host network. As in kube-scheduler,
+    an init container takes none. Raises ManifestError if a port or protocol is invalid, or there
+    are too many."""
     found: dict[HostPort, None] = {}
     sidecars = ((i, c) for i, c in enumerate(spec.init_containers) if c.restart_policy == "Always")
     for kind, group in (("initContainers", sidecars), ("containers", enumerate(spec.containers))):
@@ -257,16 +249,16 @@ def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
 
 
 def term(wanted: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
-    """One term of a node selector, all of which must hold.
+    """Return one term of a node selector, whose expressions must all match.
 
-    Raises ManifestError: an expression is malformed."""
+    Raises ManifestError if an expression is malformed."""
     labels = [
         _expression(expression, f"{field}.matchExpressions[{i}]")
         for i, expression in enumerate(wanted.match_expressions)
     ]
     fields = []
     for i, each in enumerate(wanted.match_fields):
-        # Of `matchFields` Kubernetes knows one field and two operators, with one value.
+        # In `matchFields` Kubernetes allows one field and two operators, with one value.
         at = f"{field}.matchFields[{i}]"
         if each.key != NAME_FIELD:
             raise ManifestError(f"{at}.key", each.key, "is unknown", f"write {NAME_FIELD}")
@@ -290,9 +282,9 @@ def _expression(expression: kube.Expression, field: str) -> NodeExpression:
 
 
 def check_expression(expression: kube.Expression, field: str, operators: tuple[str, ...]) -> None:
-    """Refuse an expression over labels that Kubernetes would refuse as well.
+    """Refuse an expression over labels that Kubernetes would refuse.
 
-    Raises ManifestError: an operator is none of these, or has not the values that it needs."""
+    Raises ManifestError if its operator is not in `operators`, or has the wrong values."""
     operator, values = expression.operator, expression.values
     if operator not in operators:
         raise _choice(f"{field}.operator", operator, operators)
@@ -311,12 +303,12 @@ def _choice(field: str, value: str, choices: tuple[str, ...]) -> ManifestError:
 CLAIMS_MAX, DISKS_MAX = 256, 256
 DISK_NAME_MAX = 1024
 CLAIM_NAME_MAX: Final = quantities.NAME_MAX
+# prefix of a generic ephemeral volume's claim; the pod's name is put before it
 OWN_CLAIM: Final = "-"
-"""Begins the claim of a generic ephemeral volume, whose name begins with the pod's."""
 
 
 def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
-    """The claims of `volumes`, in order; one of the pod's own by what follows the pod's name."""
+    """Return the claims of `volumes`, sorted; the pod's own ones without its name."""
     found: set[str] = set()
     for volume in volumes:
         if volume.persistent_volume_claim is not None:
@@ -327,7 +319,7 @@ def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
 
 
 def whole_names(pod: str, found: Iterable[str]) -> tuple[str, ...]:
-    """What the claims of a pod of that name are called; a longer name than there can be is none."""
+    """Return the full names of the claims of pod `pod`, except for names that are too long."""
     names = (pod + claim if claim.startswith(OWN_CLAIM) else claim for claim in found)
     return tuple(name for name in names if len(name) <= CLAIM_NAME_MAX)
 
@@ -340,9 +332,9 @@ class Mounted(NamedTuple):
 
 
 def mounted(volumes: Any) -> Mounted:
-    """The same of a pod that runs, by the `volumes` of its spec; of what cannot be read, nothing.
+    """Return what a running pod mounts, by its spec's `volumes`; skip what cannot be read.
 
-    The API server and the kubelet took them."""
+    The API server and the kubelet have accepted them."""
     try:
         found = msgspec.convert(volumes or [], list[kube.Volume])
     except msgspec.ValidationError:
@@ -355,9 +347,9 @@ def mounted(volumes: Any) -> Mounted:
 
 
 def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:
-    """The disks of `volumes`; an image of Ceph is one for each of its monitors.
+    """Return the disks of `volumes`; a Ceph image counts once per monitor.
 
-    Raises ManifestError: a name is too long, or there are too many."""
+    Raises ManifestError if a name is too long, or there are too many."""
     found: dict[Disk, None] = {}
     for i, volume in enumerate(volumes):
         for disk in _disks_of(volume):
@@ -376,7 +368,7 @@ def _disks_of(volume: kube.Volume) -> Iterator[Disk]:
     if (google := volume.gce_persistent_disk) is not None:
         yield Disk(name=f"gce/{google.pd_name}", read_only=google.read_only)
     if (amazon := volume.aws_elastic_block_store) is not None:
-        yield Disk(name=f"aws/{amazon.volume_id}")  # not even to read is it for two
+        yield Disk(name=f"aws/{amazon.volume_id}")  # never shared, not even read-only
     if (target := volume.iscsi) is not None:
         yield Disk(name=f"iscsi/{target.iqn}", read_only=target.read_only)
     if (ceph := volume.rbd) is not None:
