@@ -1,12 +1,11 @@
-"""Ascend: `huawei.com/Ascend310P` and its sisters, each with a `-memory`.
+"""Ascend: `huawei.com/Ascend310P` and others, each with a `-memory`.
 
-Memory is cut by templates, which the device catalogue knows: a vNPU is the smallest template that
-holds the amount, else the whole device. Several devices at once are whole ones, and the dies of a
-910C are handed out in pairs (HAMi's Ascend device). The names are also taken in lower case. Its
-device plugin takes a placement from the pod's annotations, family by family. A pod with
-`huawei.com/vnpu-mode: hami-core` wants its NPUs split softly instead, by any amount of memory and
-by percent of their cores, of as many devices as it says. It gets NPUs that their agent reports in
-the mode `hami-core`."""
+Memory is cut by templates of the device catalogue: a vNPU is the smallest template with enough
+memory, else the whole device. Several devices at once are whole ones, and the dies of a 910C are
+allocated in pairs (HAMi's Ascend device). Names are accepted in lower case too. The device plugin
+reads a placement from the pod's annotations, family by family. A pod with `huawei.com/vnpu-mode:
+hami-core` requests softly split NPUs instead, by any amount of memory and percent of cores, of any
+number of devices whose agent reports the mode `hami-core`."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -38,18 +37,18 @@ from apportion_schemas.quantities import WHOLE
 VNPU_MODE = "huawei.com/vnpu-mode"
 SOFT: Mode = "hami-core"
 PAIR = 2
+# MindCluster's way to request NPUs; claimed so that it is refused by name
 MINDCLUSTER = "huawei.com/npu-core"
-"""The MindCluster way to ask; claimed so that it is refused by name."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Npu:
-    """One family of NPUs, with the names that are made of its `word`.
+    """One family of NPUs, with the names derived from its `word`.
 
-    `family` is what the catalogue calls it. Resources: `count` is of devices, `memory` is in MiB,
-    and `cores` in percent of devices that are split softly. The annotations `use_ids` and
-    `nouse_ids` choose devices; from `to_allocate` the plugin takes segments, which `allocated`
-    keeps. `paired`: its dies come two to a module and are handed out in pairs."""
+    `family` is its name in the catalogue. Resources: `count` of devices, `memory` in MiB, and
+    `cores` in percent of softly split devices. The annotations `use_ids` and `nouse_ids` choose
+    devices; the plugin takes segments from `to_allocate`, and `allocated` keeps them. `paired`: its
+    dies come two to a module and are allocated together."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -64,6 +63,7 @@ class Npu:
         self.paired = module_of(self.family) == PAIR
 
 
+# one plugin serves them all, so they are one dialect
 NPUS = tuple(
     Npu(word)
     for word in (
@@ -71,7 +71,6 @@ NPUS = tuple(
         *("Ascend910C", "Ascend310P"),
     )
 )
-"""One plugin serves them all, so they are one dialect."""
 RESOURCES: Resources = {MINDCLUSTER: Resource(tuple(npu.family for npu in NPUS))} | {
     spelling(name): resource
     for npu in NPUS
@@ -115,8 +114,8 @@ def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | No
     deciding = count or memory
     if deciding is None or deciding.value == 0:
         return None
-    # What is printed on the device, or as much of it as no template has, is the whole device
-    # (`trimMemory` of HAMi and Volcano: up to `memoryCapacity`).
+    # More than the largest template, up to the nominal memory, is the whole device (`trimMemory` of
+    # HAMi and Volcano: up to `memoryCapacity`).
     memory_mib, largest = (
         memory.memory_mib(1) if memory else None,
         _LARGEST_TEMPLATE_MIB[npu.family],
@@ -139,7 +138,6 @@ def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | No
 
 
 def _read_part(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
-    """Of a pod that wants its NPUs split softly: HAMi's webhook lets any amount through."""
     count, memory, cores = (_either(amounts, n) for n in (npu.count, npu.memory, npu.cores))
     deciding = count or memory or cores
     if deciding is None or deciding.value == 0:
@@ -172,7 +170,6 @@ def _either(amounts: Amounts, name: str) -> Amount | None:
 
 
 def _choose(notes: Notes, *, soft: bool = False) -> DeviceConstraints:
-    """Ids are wanted and unwanted family by family."""
     found = [
         selected(notes, Selecting(use_ids=(npu.use_ids,), nouse_ids=(npu.nouse_ids,)))
         for npu in NPUS
@@ -204,7 +201,6 @@ def _record(it: PlacedPod, npu: Npu, share: Share) -> str:
 
 
 def _render(it: PlacedPod) -> dict[str, str]:
-    """What HAMi's scheduler writes on a pod of this placement."""
     notes = hami.bound(it) | {"predicate-time": it.seconds}
     soft = it.pod.shape.devices.modes == (SOFT,)
     for npu in NPUS:
@@ -213,8 +209,7 @@ def _render(it: PlacedPod) -> dict[str, str]:
             continue
         text = segments(it, partial(_record, it, npu))
         notes[npu.to_allocate] = notes[npu.allocated] = text
-        # Beside the id stands what of it is given: the amounts where it is split softly, else the
-        # template that it is cut by; what is 0 or none is left out.
+        # The id, and the amounts if it is split softly, else its template; 0 or none is left out.
         given = []
         for share in shares:
             part: dict[str, int | str | None] = {"UUID": share.device, "temp": share.template}
@@ -226,12 +221,11 @@ def _render(it: PlacedPod) -> dict[str, str]:
 
 
 def _check_section(section: object, path: str) -> str:
-    """HAMi's section is an object with `configs`; older files have the list itself."""
     if isinstance(section, dict):
         soft = section.get("hamiVnpuCore", False)
         at = below(path, "hamiVnpuCore")
         chart.expect(soft, (False,), at, "remove it: which NPUs are split softly, their agent says")
-        section, path = section.get("configs", []), f"{path}.configs"
+        section, path = section.get("configs", []), f"{path}.configs"  # older files have the list
     known = {npu.word: npu for npu in NPUS}
     for position, each in enumerate(chart.a_list(section, path)):
         here = f"{path}[{position}]"
@@ -280,20 +274,20 @@ def _sorted(template: dict[str, Any]) -> list[tuple[str, str]]:
     return sorted((str(key), str(value)) for key, value in template.items())
 
 
+# keys that have no effect with these values, and the fix for other values
 _NODE_KEYS: Mapping[str, tuple[tuple[object, ...], str]] = {
     "name": ((), ""),
     "hami-vnpu-core": ((False,), "remove it: which NPUs are split softly, their agent says"),
-    "vDeviceCount": ((), ""),  # a node reports itself how many pods share an NPU
+    "vDeviceCount": ((), ""),  # a node itself reports how many pods share an NPU
     "filterDevices": (
-        ({}, {"uuid": [], "index": []}, {"uuid": []}, {"index": []}, None),  # it leaves out none
+        ({}, {"uuid": [], "index": []}, {"uuid": []}, {"index": []}, None),  # excludes none
         "write it in nodeconfig: {name: NODE, filterdevices: {index: [0]}}",
     ),
 }
-"""Keys that are nothing here, for which values, and what to do about others."""
 
 
+# `nodes` in the ConfigMap `hami-device-node-config` of HAMi's plugin for NPUs.
 def _check_nodes(section: object, path: str) -> str:
-    """`nodes` of the file of HAMi's plugin for NPUs, the ConfigMap `hami-device-node-config`."""
     for position, each in enumerate(chart.a_list(section, path)):
         here = f"{path}[{position}]"
         node = chart.an_object(each, here)

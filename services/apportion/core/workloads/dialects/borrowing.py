@@ -1,14 +1,12 @@
-"""Containers that need no devices of their own, because those of another are free at their time.
+"""Let containers borrow devices that another container of the pod has at another time.
 
 Init containers run one after the other, before any container that is neither one nor a sidecar. So
-what a pod holds of a device is the most of any init container and of all others together, and not
-the sum: Kubernetes counts like that, the kubelet hands devices on like that, and HAMi places like
-that (`CollapseInitContainerUsage`). A container that holds devices may hold more than it asks for
-itself, for the sake of one that it lends them to: its ask among those that take devices is the most
-of all, and its own stands among those that borrow. Where that cannot be said in one ask (other
-counts of devices, or amounts of other kinds), an init container is given devices beside the others.
-Invariant: who borrows gets no more than the lender holds, and of two that borrow from one only one
-runs at a time."""
+a pod needs the maximum of any init container and of all others together, not the sum: Kubernetes
+counts so, the kubelet passes devices on, and HAMi places so (`CollapseInitContainerUsage`). A
+lender's ask, among those that take devices, may be raised to what its borrower needs; its own ask
+is then among those that borrow. If one ask cannot cover both (other counts, or other types of
+amounts), an init container gets devices of its own. Invariant: a borrower gets no more than the
+lender has, and two borrowers of one lender never run at the same time."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -18,12 +16,12 @@ from apportion.core.devices.demand import Demand, demand
 from apportion_schemas import Ask, Device, PodSubmitted, Share
 from apportion_schemas.quantities import WHOLE
 
+# the asks that take devices, and those that borrow them
 Parts = tuple[tuple[Ask, ...], tuple[Ask, ...]]
-"""The asks that take devices, and those that borrow them."""
 
 
 def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
-    """The asks that take devices, and those that borrow them.
+    """Split asks into those that take devices and those that borrow them.
 
     `apps` are the containers that start after all init containers."""
     holders = {ask.container: ask for ask in asks if not ask.init}
@@ -39,8 +37,9 @@ def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 def lent(
     borrower: Ask, pod: PodSubmitted, shares: Iterable[Share], devices: Mapping[str, Device]
 ) -> list[Share]:
-    """What the borrower gets of the pod's shares: the first devices of the lender, as many as are
-    wanted, and as much of each."""
+    """Return the borrower's part of the pod's shares.
+
+    It gets the first devices of the lender, as many and as much of each as it requests."""
     asks = joined(pod.shape.asks)
     early = set(pod.init_containers)
     sidecars = {ask.container for ask in asks if ask.container in early and not ask.init}
@@ -51,7 +50,7 @@ def lent(
     found = []
     for share in held[: borrower.count]:
         own = structs.replace(share, container=borrower.container)
-        if share.instance is None and share.template is None:  # a piece is lent as it is
+        if share.instance is None and share.template is None:  # an instance is lent as a whole
             wanted = demand(borrower, devices[share.device])
             if isinstance(wanted, Demand) and wanted.template is None:
                 own = structs.replace(own, memory_mib=wanted.memory_mib, cores=wanted.cores)
@@ -60,15 +59,17 @@ def lent(
 
 
 def lender_of(borrower: Ask, asks: Sequence[Ask], beside: Collection[str]) -> Ask | None:
-    """The ask whose devices the borrower gets: that of its own container where it has one, else the
-    first that holds as much of everything. `beside` are sidecars, which run on and lend nothing."""
+    """Return the ask whose devices the borrower gets, or None.
+
+    That is the ask of its own container, else the first with as much of everything. `beside` are
+    sidecars, which keep running and lend nothing."""
     able = [ask for ask in asks if ask.container not in beside]
     own = (ask for ask in able if ask.container == borrower.container)
     return next(own, None) or next((ask for ask in able if _covers(ask, borrower)), None)
 
 
 def joined(asks: Iterable[Ask]) -> list[Ask]:
-    """One ask for each container: instances of MIG are asked for one by one."""
+    """Return one ask per container; MIG instances have one ask each."""
     found: dict[str, Ask] = {}
     for ask in asks:
         first = found.get(ask.container)
@@ -78,19 +79,17 @@ def joined(asks: Iterable[Ask]) -> list[Ask]:
 
 
 def _covers(ask: Ask, other: Ask) -> bool:
-    """Whether it is as much, of everything and on any device."""
     return ask.count >= other.count and _raised(ask, other) == ask
 
 
 def _most(ask: Ask, other: Ask) -> Ask | None:
-    """The ask, raised to hold what the other wants at another time; None where it cannot be."""
     if _covers(ask, other):
         return ask
     return _raised(ask, other) if ask.count == other.count else None
 
 
+# The ask, raised to what `other` requests of each device; None if they cannot be compared.
 def _raised(ask: Ask, other: Ask) -> Ask | None:
-    """The ask, with as much of each device as the other wants, if the two can be compared."""
     if ask.family != other.family or ask.profile or other.profile:
         return None  # instances by profile: each is an ask of its own
     cores = max(ask.cores, other.cores)
@@ -106,14 +105,12 @@ def _raised(ask: Ask, other: Ask) -> Ask | None:
 
 
 def _part(ask: Ask) -> int:
-    """The part of each device's memory; of an amount 0, which stands for nothing known."""
     if ask.memory_mib is not None:
-        return 0
+        return 0  # unknown
     return WHOLE if ask.memory_percent is None else ask.memory_percent
 
 
 def _more(ask: Ask, raised: Ask) -> tuple[int, int, int]:
-    """How much more the raised ask takes, by what it takes most of."""
     return (
         _part(raised) - _part(ask),
         (raised.memory_mib or 0) - (ask.memory_mib or 0),

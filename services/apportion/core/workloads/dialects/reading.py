@@ -1,17 +1,15 @@
-"""From the resources and annotations of one pod to its asks: which dialect, and what it says.
+"""Convert the resources and annotations of one pod to asks, in the dialect that it uses.
 
-A pod's resource names tell its dialect. A name can belong to several (`nvidia.com/gpu` is HAMi's
-and the plain one), so the dialect is the first that claims every name the pod uses. Preferences of
-nodes and devices are HAMi's annotations and are read in every dialect; among which devices a pod
-chooses is the dialect's own. Invariant: no dialect is guessed. Names that no single dialect has
-together are refused, and so is an annotation that asks for something we do not do. Names of shared
-devices of vendors that we lack are refused as well (`VENDORS`). Taken as extended resources such a
-pod would wait for a node that offers the names, and on one where HAMi's own plugin does, it would
-get no device, for nothing writes what that plugin reads. Names of whole devices that a vendor's own
-plugin offers (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, `metax-tech.com/gpu`,
-`vastaitech.com/va`, `birentech.com/gpu`) are such resources, and stay so. The names are those of
-HAMi's `pkg/device` and of Volcano's device sharing. A name that a dialect claims under the
-configuration is no other vendor's."""
+A name can belong to several dialects (`nvidia.com/gpu` is HAMi's and the plain one), so the dialect
+is the first that claims all names of the pod. Policies for nodes and devices are HAMi's annotations
+in every dialect; the choice among devices is the dialect's own. Invariant: no dialect is guessed: a
+pod whose names no single dialect has is refused, and so is an annotation that asks for something we
+do not do. Names of shared devices of other vendors (`VENDORS`) are refused too: as an extended
+resource, such a pod would wait for a node with that resource, and there HAMi's plugin would give it
+no device, because nothing writes the annotations that it reads. Whole devices of a vendor's own
+plugin (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, `metax-tech.com/gpu`,
+`vastaitech.com/va`, `birentech.com/gpu`) stay extended resources. The names are those of HAMi's
+`pkg/device` and of Volcano's device sharing."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -26,16 +24,15 @@ from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 
-NO_DIALECT = "none"
-"""What a pod is written in that asks for no device."""
+NO_DIALECT = "none"  # the dialect of a pod that requests no device
 
 
 class DeviceRequest(Struct, frozen=True, kw_only=True):
-    """What a pod wants of devices.
+    """What a pod requests of devices.
 
-    An empty policy leaves it to the cluster's. `high_priority` names the containers whose tasks go
-    first on a shared card. `borrowing` are the asks that take no devices: those of another
-    container are free when they are wanted."""
+    An empty policy means the cluster's. `high_priority` has the containers whose tasks go first on
+    a shared GPU. `borrowing` has the asks that take no devices of their own, because another
+    container's are free at that time."""
 
     dialect: str = NO_DIALECT
     asks: tuple[Ask, ...] = ()
@@ -54,10 +51,10 @@ def read_pod(
     annotations_field: str = "metadata.annotations",
     config: DialectConfig,
 ) -> DeviceRequest:
-    """What a pod wants of devices; its containers in the order in which they start.
+    """Return what a pod requests of devices; containers are in the order of their start.
 
-    Raises ManifestError: the pod mixes dialects, contradicts itself, has an amount out of bounds,
-    or asks for what is not implemented."""
+    Raises ManifestError if the pod mixes dialects, contradicts itself, has an amount out of bounds,
+    or requests something that is not implemented."""
     dialect = _dialect(containers, config)
     if dialect is None:
         check_slots(containers, (), ())
@@ -82,7 +79,7 @@ def read_pod(
         return DeviceRequest()
     request = selection(annotations, field=annotations_field, dialect=dialect)
     own, borrowing = dialect.part(asks, {each.name for each in containers if each.role == "app"})
-    # MIG instances may share a card, and the `count` of an ask is of different cards.
+    # The `count` of an ask means distinct devices, but MIG instances may share a GPU.
     alike = dialect.instances_alike and request.devices.modes == ("mig",)
     single: list[Ask] = []
     for ask in own:
@@ -94,7 +91,6 @@ def read_pod(
 
 
 def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect | None:
-    """The first dialect that claims every name of devices in the pod; None where there is none."""
     known = claims(config)
     left: tuple[Dialect, ...] = ()
     seen: str | None = None
@@ -118,9 +114,9 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
 def check_slots(
     containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
 ) -> None:
-    """Refuse a slot where there is no device, or a name that counts devices (`counts`) already.
+    """Refuse a slot without a device, or together with a name in `counts`.
 
-    Raises ManifestError: names the container's resource."""
+    Raises ManifestError with the container's resource."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))
@@ -138,17 +134,17 @@ POLICIES = ("binpack", "spread")
 SCORING_WEIGHTS = "hami.io/device-scoring-weights"
 WEIGHT_MAX = 1000
 WEIGHT_DIGITS_MAX = 9
+# HAMi's name of each weight, and ours
 WEIGHTS = {"slot": "slots", "core": "cores", "memory": "memory"}
-"""What HAMi calls each weight, and we."""
 NODE_POLICY = "hami.io/node-scheduler-policy"
 DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
 def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
-    """What the annotations of a pod mean that asks in this dialect for devices, but for its asks.
+    """Return the request in a pod's annotations, without its asks.
 
-    Raises ManifestError: a value is malformed, or two contradict."""
+    Raises ManifestError if a value is malformed, or two contradict."""
     notes = Notes(annotations, field)
     for key, problem in RESERVED.items():
         if key in annotations and key not in dialect.reserved:
@@ -158,9 +154,8 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
     if not policy and weights is None:
         policy, weights = dialect.device_choice
     if one(notes, (GROUP_POLICY,), _policy) == "spread":
-        # Volcano's `spread` puts no two pods of one PodGroup onto a card, and its `binpack` says
-        # nothing beyond the cluster's policy. Here it also keeps the pod off cards of other pods,
-        # which is more than was asked, and never what was forbidden.
+        # Volcano's `spread` puts no two pods of one PodGroup on a GPU; its `binpack` adds nothing
+        # to the cluster's policy. `mutex` is stricter: it also keeps the pod off other pods' GPUs.
         policy = ",".join(dict.fromkeys((*filter(None, policy.split(",")), MUTEX)))
     return DeviceRequest(
         dialect=dialect.name,
@@ -181,7 +176,6 @@ def _policy(notes: Notes, key: str) -> str:
 
 
 def _chain(notes: Notes, key: str) -> str:
-    """A chain of device policies; a name that comes twice counts once."""
     names = tuple(dict.fromkeys(name.strip() for name in notes.values[key].split(",")))
     if not set(names) <= set(CHAINABLE):
         raise notes.refusal(
@@ -193,7 +187,6 @@ def _chain(notes: Notes, key: str) -> str:
 
 
 def _weights(notes: Notes, key: str) -> DeviceWeights:
-    """Three weights, as in `slot=1,core=1,memory=3`, in any order."""
     pairs = [part.partition("=") for part in notes.values[key].split(",")]
     found = {name.strip(): value.strip() for name, _, value in pairs}
     if len(pairs) != len(WEIGHTS) or set(found) != set(WEIGHTS):
@@ -213,9 +206,9 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
 
 
 class Vendor(NamedTuple):
-    """A vendor, and what stands behind its domain in a name that only sharing knows.
+    """A vendor, and the names in its domain that only device sharing uses.
 
-    `endings`: such names begin with the model's."""
+    `endings` are suffixes of names that begin with a model."""
 
     name: str
     domain: str
@@ -242,12 +235,12 @@ VENDORS = (
     Vendor("AMD", "amd.com", ("gpumem", "gpucores")),
 )
 
+# names that HAMi's own plugins offer too; they reject a pod that HAMi's scheduler did not bind
 HAMI_PLUGINS = frozenset(("amd.com/gpu", "birentech.com/gpu", "vastaitech.com/va"))
-"""Names that HAMi's own plugins offer too; they reject a pod that HAMi's scheduler did not bind."""
 
 
 def vendor_of(resource: str) -> Vendor | None:
-    """The vendor whose shared devices this name is about, if it is about any."""
+    """Return the vendor of the shared device that this name requests, or None."""
     domain, _, name = resource.partition("/")
     for vendor in VENDORS:
         if domain == vendor.domain and (
@@ -260,9 +253,9 @@ def vendor_of(resource: str) -> Vendor | None:
 def refuse_others(
     containers: tuple[Container, ...], claimed: Collection[str]
 ) -> tuple[Container, ...]:
-    """The same containers, none of which asks for shared devices of a vendor that we lack.
+    """Return the containers if none requests a shared device of another vendor.
 
-    Raises ManifestError: names the vendor."""
+    Raises ManifestError with the vendor."""
     for container in containers:
         for name in (*container.limits, *container.requests):
             vendor = vendor_of(name)

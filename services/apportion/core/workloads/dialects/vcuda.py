@@ -1,9 +1,9 @@
-"""vcuda, the design of gpu-manager: hundredths of a card, and memory in units of 256 MiB.
+"""vcuda, the design of gpu-manager: hundredths of a GPU, and memory units of 256 MiB.
 
-1 to 99 hundredths are a share of one card and need an amount of memory; a positive multiple of 100
-is that many whole cards, whatever memory was written. The names exist under two prefixes, and a pod
+1 to 99 hundredths are a share of one GPU and need an amount of memory; a positive multiple of 100
+is that many whole GPUs, whatever memory is written. The names exist under two prefixes, and a pod
 uses one of them; its dialect is named after it, as in `docker.com/vcuda`, because the device plugin
-wants its annotations under the same one."""
+expects its annotations under the same prefix."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -28,35 +28,32 @@ from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 from apportion_schemas.quantities import WHOLE
 
+# The fewest free cores, then the least free memory: gpu-manager's plugin takes that GPU
+# (`NewShareMode`), and fails a pod for which another one was chosen ("Nvidia node mismatch"). One
+# percent of the cores weighs more than all memory.
 FULLEST = ("binpack", DeviceWeights(slots=0, cores=1000, memory=1))
-"""The fewest free cores, and of equal ones the least free memory: gpu-manager's plugin takes that
-card (`NewShareMode`), and fails a pod for which another was chosen ("Nvidia node mismatch"). A
-percent of the cores weighs more than all memory.
-"""
-WRITER = "tencent.com"
-"""Under it gpu-admission writes on pods what is no resource of theirs, too."""
+WRITER = "tencent.com"  # prefix under which gpu-admission writes other annotations on pods too
 PREFIXES = ("docker.com", WRITER)
 UNIT_MIB = 256
 CARD = 100
-CONTAINERS_MAX: Final = 16
-"""Containers whose annotation counts where gpu-admission wrote no node."""
+CONTAINERS_MAX: Final = 16  # containers whose annotation counts if gpu-admission wrote no node
 LIMIT_DIGITS_MAX = 3
 
 
 class Vcuda:
-    """The design under one prefix; `name` is the dialect's, as events say it."""
+    """The design under one prefix; `name` is the dialect's name in events."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.name = f"{prefix}/vcuda"
-        self.cores = f"{prefix}/vcuda-core"  # hundredths of a card
+        self.cores = f"{prefix}/vcuda-core"  # hundredths of a GPU
         self.memory = f"{prefix}/vcuda-memory"
-        # The annotation with the most of a card that the pod may use while it is idle. The node's
-        # plugin reads it off the pod; it binds no decision.
+        # The annotation with the most of an otherwise idle GPU that the pod may use. The node's
+        # plugin reads it from the pod; it affects no decision.
         self.core_limit = f"{prefix}/vcuda-core-limit"
 
     def resources(self, _: DialectConfig) -> Resources:
-        """What the two names mean."""
+        """Return the meaning of the two names."""
         family = nvidia.FAMILY
         return {
             self.cores: Resource((family,), Bound(CORES, family)),
@@ -64,9 +61,9 @@ class Vcuda:
         }
 
     def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
-        """What a container wants.
+        """Return what a container requests.
 
-        Raises ManifestError: a share without memory, memory without a share, or a card and a
+        Raises ManifestError for a share without memory, memory without a share, or a GPU and a
         part."""
         cores, memory = amounts.get(self.cores), amounts.get(self.memory)
         memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
@@ -87,9 +84,9 @@ class Vcuda:
         return container.ask(nvidia.FAMILY, count=_cards(cores), cores=WHOLE)
 
     def choose(self, notes: Notes) -> DeviceConstraints:
-        """As of any GPU; beside that the limit of cores must be one.
+        """Return the constraints as for any GPU, and check the limit of cores.
 
-        Raises ManifestError: it is none, or an annotation is malformed."""
+        Raises ManifestError if an annotation is malformed."""
         value = notes.values.get(self.core_limit)
         if value is not None:
             digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
@@ -102,7 +99,7 @@ class Vcuda:
         return nvidia.choose(notes)
 
     def render(self, it: PlacedPod) -> dict[str, str]:
-        """What gpu-admission writes on a pod of this placement; it knows no init containers."""
+        """Return what gpu-admission writes for this placement; it has no init containers."""
         cards = {
             self.of_container(position): commas(map(it.index_of, shares))
             for position, name in enumerate(it.containers)
@@ -116,21 +113,20 @@ class Vcuda:
         }
 
     def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
-        """One annotation for each container, counted from 0.
+        """Read one annotation per container, counted from 0.
 
-        gpu-admission writes the node beside them; gpu-manager alone, which chooses the card itself,
-        does not."""
+        gpu-admission also writes the node; gpu-manager, which chooses the GPU itself, does not."""
         for position, name in enumerate(pod.containers):
             numbers = pod.annotations.get(self.of_container(position), "")
             for number in numbers.split(",") if numbers else ():
                 yield Held(name, nvidia.FAMILY, number=natural(number))
 
     def of_container(self, position: int) -> str:
-        """The annotation that names the cards of a container."""
+        """Return the annotation with the GPUs of a container."""
         return f"{self.prefix}/predicate-gpu-idx-{position}"
 
     def dialect(self) -> Dialect:
-        """The dialect with this prefix."""
+        """Create the dialect with this prefix."""
         alone = {self.core_limit: f"limits the cores of {self.name} alone"}
         notes = (f"{self.prefix}/predicate-node", *map(self.of_container, range(CONTAINERS_MAX)))
         return nvidia.dialect(

@@ -1,8 +1,8 @@
-"""Volcano's older GPU sharing: `volcano.sh/gpu-memory` on one card, or `gpu-number` whole cards.
+"""Volcano's older GPU sharing: `volcano.sh/gpu-memory` on one GPU, or whole GPUs by `gpu-number`.
 
-Its device plugin is told the numbers of the pod's cards, and finds the pod by the time. It shows
-all of them to every container, so the memory of a pod is of one card: that of all containers that
-run together, or of an init container that wants more (`getGPUMemoryOfPod`)."""
+Its device plugin reads the indexes of the pod's GPUs, and finds the pod by the time. It shows all
+of them to every container, so a pod's memory is on one GPU: the sum of all containers that run
+together, or more for an init container (`getGPUMemoryOfPod`)."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -34,8 +34,6 @@ TIME = "volcano.sh/predicate-time"
 
 
 def _resources(config: DialectConfig) -> Resources:
-    """Beside Volcano's other names in a limit, the count is of entire cards alone, and the memory
-    of what is not an entire card."""
     family = nvidia.FAMILY
     return {
         COUNT: Resource((family,), Bound(ENTIRE, family)),
@@ -56,10 +54,10 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
 
 
 def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
-    """The first container that runs on holds the memory of all, and lends the others theirs."""
     running = [ask for ask in asks if ask.memory_mib is not None and not ask.init]
     if len(running) <= 1:
         return parted(asks, apps)
+    # The first one takes the memory of all, and lends the others theirs.
     first, *others = running
     total = structs.replace(first, memory_mib=sum(ask.memory_mib or 0 for ask in running))
     left = [total if ask is first else ask for ask in asks if ask not in others]
@@ -69,9 +67,8 @@ def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 
 
 def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
-    """The numbers of the pod's cards; which container has which follows from what they ask."""
     if TIME not in pod.annotations:
-        raise Unclear  # the number is a wish of the pod's author
+        raise Unclear  # the pod's author wrote the index
     indexes = [natural(number) for number in text.split(",")]
     if sum(ask.count for ask in pod.asks) == len(indexes):
         left = iter(indexes)
