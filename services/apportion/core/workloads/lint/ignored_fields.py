@@ -1,9 +1,9 @@
-"""The fields of a pod that decide nothing of its place: what is in no other table is here.
+"""The fields of a pod that never affect its placement and are in no other table.
 
 A field of the newest API that is neither read (`kube`), nor refused (`unsupported`), nor here would
-be ignored in silence; a test with a real API server goes through all of them. Invariant: a field
-that kube-scheduler minds, or an admission of the API server turns into one that it minds, has its
-reason beside it."""
+be ignored silently; a test with a real API server checks all of them. Invariant: a field that
+kube-scheduler reads, or that an API server's admission turns into one, has its reason next to
+it."""
 
 from collections.abc import Mapping
 
@@ -12,6 +12,7 @@ _NETWORK = "names and addresses, alike on every node"
 _SECURITY = "what the containers may do, on whatever node the pod is"
 _ANY_NODE = "a volume that every node has, or makes for itself"
 
+# of `spec`
 POD_FIELDS: Mapping[str, str] = {
     "activeDeadlineSeconds": _KUBELET,
     "automountServiceAccountToken": _SECURITY,
@@ -38,8 +39,8 @@ POD_FIELDS: Mapping[str, str] = {
     "subdomain": _NETWORK,
     "terminationGracePeriodSeconds": _KUBELET,
 }
-"""Of `spec`."""
 
+# of `spec.containers[]` and `spec.initContainers[]`
 CONTAINER_FIELDS: Mapping[str, str] = {
     "args": _KUBELET,
     "command": _KUBELET,
@@ -65,7 +66,6 @@ CONTAINER_FIELDS: Mapping[str, str] = {
     "volumeMounts": _KUBELET,
     "workingDir": _KUBELET,
 }
-"""Of `spec.containers[]` and `spec.initContainers[]`."""
 
 _NOT_ASKED = "kube-scheduler does not ask which nodes have it either; select them"
 _MOUNTED = "how the kubelet mounts it"
@@ -79,6 +79,7 @@ _DISK_FIELDS: Mapping[str, tuple[str, ...]] = {
     "rbd": ("fsType", "keyring", "secretRef", "user"),
 }
 
+# of `spec.volumes[]`
 VOLUME_FIELDS: Mapping[str, str] = {
     **{f"{disk}.{name}": _MOUNTED for disk, names in _DISK_FIELDS.items() for name in names},
     "azureDisk": _NOT_ASKED,
@@ -108,15 +109,15 @@ VOLUME_FIELDS: Mapping[str, str] = {
     "storageos": _ANY_NODE,
     "vsphereVolume": _NOT_ASKED,
 }
-"""Of `spec.volumes[]`."""
 
+# of parts of `spec` that are otherwise read
 OTHER_FIELDS: Mapping[str, str] = {
     "resources.claims": "they name claims of the pod, which are read with it or refused",
     "tolerations[].tolerationSeconds": "how long the pod stays once the taint comes",
 }
-"""Of parts of `spec` that are read otherwise."""
 
 
+# fields that a user may expect to have an effect
 EXPECTED: Mapping[str, str] = {
     "os": POD_FIELDS["os"],
     **{
@@ -124,11 +125,11 @@ EXPECTED: Mapping[str, str] = {
         for kind in ("azureDisk", "cinder", "csi", "fc", "portworxVolume", "vsphereVolume")
     },
 }
-"""Those of which somebody may think that they decide something."""
 
 _POLICY = "nodes are scored by the cluster's policy"
 _TOGETHER = "tasks are neither drawn together nor kept apart"
 _BUDGET = "no pod is spared for its job; a PodDisruptionBudget is obeyed where it can be"
+# annotations of Volcano that have no effect here (its `labels.go` and its plugins)
 ANNOTATIONS: Mapping[str, str] = {
     "scheduling.volcano.sh/queue-allocation-gate": "a queue that is full holds the pod back by "
     "itself, and a gate of this name, once the pod has it, waits for Volcano's scheduler",
@@ -148,9 +149,9 @@ ANNOTATIONS: Mapping[str, str] = {
     "volcano.sh/task-topology-anti-affinity": _TOGETHER,
     "volcano.sh/task-topology-task-order": _TOGETHER,
 }
-"""Annotations of Volcano that have no effect here (its `labels.go` and its plugins)."""
 
 _RECLAIM = "nothing is taken back from a queue"
+# fields of `spec` of a Volcano Queue that have no effect here
 QUEUE_FIELDS: Mapping[str, str] = {
     "affinity": "pods of the queue go to nodes of every group; select nodes in the pods",
     "deserved": f"{_RECLAIM}, and what is free goes by the queues' weights; use weight",
@@ -162,21 +163,20 @@ QUEUE_FIELDS: Mapping[str, str] = {
     "reclaimable": f"{_RECLAIM}, whatever is written here",
     "type": "queues are of one type",
 }
-"""Fields of `spec` of a Volcano Queue that decide nothing here."""
+# values of these fields that mean what is done here anyway
 QUEUE_AS_HERE: Mapping[str, object] = {
     "dequeueStrategy": "traverse", "parent": "root", "priority": 0,
 }  # fmt: skip
-"""Values of those that mean what is done here anyway."""
 
 
+# of `spec` of a Volcano Job, for the values that are not refused
 JOB_FIELDS: Mapping[str, str] = {
     "tasks[].topologyPolicy": "no NUMA node of the CPUs is preferred to another"
 }
-"""Of `spec` of a Volcano Job, where the value is none that is refused."""
 
 
 def every() -> dict[str, str]:
-    """All of them, as paths below `spec`, with the reason of each."""
+    """Return all fields as paths below `spec`, with the reason of each."""
     found = {**POD_FIELDS, **OTHER_FIELDS}
     for part in ("containers[]", "initContainers[]"):
         found |= {f"{part}.{path}": why for path, why in CONTAINER_FIELDS.items()}

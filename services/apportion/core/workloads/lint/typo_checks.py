@@ -1,16 +1,13 @@
-"""Names and amounts that are probably not meant as they are written, and names of other objects.
+"""Find names and amounts in manifests that are probably not what the author meant.
 
-A resource that nothing reads counts as one that nodes offer, and no node does, and limits no
-device; an annotation or a field that nothing reads has no effect; of no device no part is given.
-Kubernetes passes over fields that it does not know unless it is told to be strict, and so does what
-reads pods here. Amounts count otherwise than they are written, or no device can meet them: more
-than all cores of a device are cut to these, Volcano's memory to that of the card; of memory beside
-a percentage of it one alone counts; and a pod whose author takes a unit of 256 MiB for one MiB asks
-for more than any device has. Invariant: a name with a domain that is read here is known, or is told
-of; and a name of any domain that is nearly one of ours is told of with those that it is near to. Of
-a field that is near to none nothing is said: a newer API may have it. Of what reading the pod
-refuses nothing is said here. Of a pod that names no scheduler, or one whose pods are ours, nothing
-is said; plain manifests stay plain."""
+A resource that nothing reads is requested of the node, and no node offers it; an annotation or
+field that nothing reads has no effect. Some amounts count differently than written, or no device
+can satisfy them: more than 100 % of cores is clamped, Volcano's memory is capped, of memory and its
+percentage only one counts, and a request in MiB where the unit is 256 MiB is larger than any
+device. Invariant: a resource or annotation in one of our domains is known or reported; in another
+domain it is reported if it is close to a known one. A field that is close to no known one is not
+reported, because a newer API may have it; nor is what reading the pod refuses, nor a pod that names
+no scheduler."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -39,8 +36,7 @@ from apportion.core.workloads.schedulers import DEFAULT, OURS, Chooser, Schedule
 from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
 
 NEAR: Final = 0.8
-NEAR_OF_OTHERS: Final = 0.88
-"""How alike a name of a foreign domain must be to be taken for a slip."""
+NEAR_OF_OTHERS: Final = 0.88  # how similar a name of a foreign domain must be to count as a typo
 DEPTH_MAX: Final = 32
 _OF_THE_NODE: Final = (
     "it is asked of the node, as an extended resource of this name, and only a node that offers it "
@@ -71,11 +67,10 @@ OWN: Final = frozenset(
         "volcano.sh/task-spec",
     )
 )
+# what a queue limits of nodes, in addition to huge pages and names with a domain
 OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
-"""What a queue limits of nodes, beside huge pages and what has a domain."""
 
-Part = Literal["pod", "container", "resources"]
-"""What of a pod has fields that are looked at."""
+Part = Literal["pod", "container", "resources"]  # a part of a pod whose field names are checked
 _PART_NAMES: Final[Mapping[Part, str]] = {
     "pod": "pod's spec",
     "container": "container",
@@ -90,15 +85,14 @@ _LESS: Final = "write what it is to have of one device"
 _SCHEDULER_FIELD: Final = "schedulerName"
 NAME_CHARS_MAX: Final = 63
 _UNLESS_TAKEN: Final = ", unless the webhook takes it for the devices that it asks for"
-DEFAULT_QUEUE: Final = "default"
-"""The queue of whoever names none; it needs no declaration."""
+DEFAULT_QUEUE: Final = "default"  # the queue of pods that name none; it needs no declaration
 _QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
 
 
 class Suspect(NamedTuple):
-    """A name in a manifest that is probably not meant so, and why it is thought so.
+    """A name in a manifest that is probably a mistake, and why.
 
-    One that is not `doubtful` is meant as it is written, and has no effect here."""
+    If it is not `doubtful`, it is correct but has no effect here."""
 
     field: str
     why: str
@@ -111,9 +105,9 @@ class Suspect(NamedTuple):
 
 
 def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
-    """The suspicious names of a document, wherever in it its pods stand.
+    """Yield the suspicious names of a document, wherever its pods are.
 
-    `placed`: it may hold what schedulers write on pods; their names are passed over."""
+    `placed`: it may have annotations that schedulers write on pods; these are skipped."""
     about = part(document)
     if about.get("kind") in (QUEUE[1], QUOTA[1]):
         yield from _of_limit(about, config)
@@ -143,14 +137,14 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
-    """Where containers ask for 0 devices and nothing else of any: no slip, so that charts write."""
+    """Yield where containers request 0 devices and nothing else, as charts write."""
     for key, at, found in _parts(document, "", 0):
         if key == "resources" and (zero := _zero(found, config)) and not zero.besides:
             yield Suspect(f"{at}.{zero.field}", "0 asks for no device", doubtful=False)
 
 
 def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
-    """Annotations that Volcano obeys and Apportion does not, and a gang that is none in either."""
+    """Yield Volcano's annotations that have no effect here, and ineffective gangs."""
     for key in found:
         if key in ignored_fields.ANNOTATIONS:
             yield Suspect(within(at, key), ignored_fields.ANNOTATIONS[key], doubtful=False)
@@ -165,9 +159,9 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
 
 
 def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
-    """Fields of a Queue's `spec` that decide nothing here.
+    """Yield fields of a Queue's `spec` that have no effect here.
 
-    `stored`: the API server has it, with the values that Volcano's webhook adds."""
+    `stored`: it is from the API server, with the values that Volcano's webhook adds."""
     for name, why in ignored_fields.QUEUE_FIELDS.items():
         value = spec.get(name)
         if value in (None, "", {}, []) or value == ignored_fields.QUEUE_AS_HERE.get(name):
@@ -177,7 +171,6 @@ def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspe
 
 
 def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:
-    """What a queue or a quota names that is of no device, nor of a node; a quota is of devices."""
     is_queue = document["kind"] == QUEUE[1]
     field = "capability" if is_queue else "hard"
     before = ("",) if is_queue else ("", *OF_CLAIMS)
@@ -203,7 +196,6 @@ _Part = tuple[Literal["annotations"] | Part, str, Mapping[Any, Any]]
 
 
 def _parts(value: object, field: str, depth: int) -> Iterator[_Part]:
-    """What names and amounts stand in, wherever in a document: what it is, its path, itself."""
     if depth > DEPTH_MAX:
         return
     if isinstance(value, list):
@@ -232,14 +224,13 @@ def _amounts(resources: Mapping[Any, Any]) -> Iterator[tuple[str, Mapping[Any, A
 
 
 class _Zero(NamedTuple):
-    """An amount of 0 for which a container gets no device, and what it asks of one beside it."""
+    """An amount of 0 for which a container gets no device, and another name it uses."""
 
     field: str
     besides: str
 
 
 def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
-    """As whoever reads the pod has it: of which names a 0 decides is the dialect's to say."""
     claimed, kinds = listing.claimed(config), dict(_amounts(resources))
     asked = [
         (kind, name, str(amount))
@@ -255,14 +246,11 @@ def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
         if read_pod([container], {}, config=config).asks:
             return None
     except ManifestError:
-        return None  # whoever reads the pod says so
+        return None  # reported by reading the pod
     return _Zero(zeros[0], next((name for _, name, amount in asked if amount != "0"), ""))
 
 
 def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
-    """A container's priority on its card, where it decides nothing or needs a right.
-
-    The variable `CUDA_TASK_PRIORITY` says it, or a name in the limits."""
     amounts = dict(_amounts(part(found, "resources")))
     container = Container("", "", amounts.get("limits", {}), amounts.get("requests", {}))
     written = {
@@ -327,7 +315,6 @@ def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iter
 
 
 def _of_mig(key: str, known: Collection[str], config: DialectConfig) -> str:
-    """Why an instance by this name is none, and how one is had."""
     if key not in plain.PROFILES:
         return _NO_PROFILE + _hint(key, {*known, *plain.PROFILES})
     model, memory_mib = plain.example(key)
@@ -354,14 +341,14 @@ def _domains(known: frozenset[str]) -> frozenset[str]:
     return frozenset(map(_domain, known)) - {""}
 
 
+# all annotations that some dialect, a manifest or an ignored-field note knows
 _KNOWN_ANNOTATIONS: Final = frozenset(
     (*listing.RESERVED, *listing.RECOVERS, *OWN, *ignored_fields.ANNOTATIONS)
 )
-"""All that some dialect, the manifests or a note of what has no effect knows."""
 
 
 def unknown_fields(of: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Each field of this part that is nearly a known one, and why it is told of."""
+    """Yield each field of this part that is close to a known one, and why."""
     known = _KNOWN_FIELDS[of]
     for field in found:
         if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):
@@ -369,7 +356,6 @@ def unknown_fields(of: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, st
 
 
 def _read_names(kind: type[msgspec.Struct], *passed_over: Iterable[str]) -> frozenset[str]:
-    """The fields of a struct, and the first of each path below the part that it stands for."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind)) | {
         path.split(".")[0].removesuffix("[]") for paths in passed_over for path in paths
     }
@@ -388,8 +374,9 @@ _KNOWN_FIELDS: Final[Mapping[Part, frozenset[str]]] = {
 
 
 class Asked(NamedTuple):
-    """An amount of a resource of devices as a container asks for it; of limit and request, which
-    must agree, the limit."""
+    """An amount of a device resource that a container requests.
+
+    If there are limit and request, which must agree, it is the limit."""
 
     kind: Kind
     name: str
@@ -399,7 +386,7 @@ class Asked(NamedTuple):
 def doubtful_amounts(
     resources: Mapping[Any, Any], config: DialectConfig
 ) -> Iterator[tuple[Asked, str]]:
-    """The amounts of a container's `resources` that are probably not meant so, each with why."""
+    """Yield the amounts in `resources` that are probably mistakes, and why."""
     asked = _asked(resources, config)
     meanings = listing.meanings(config) if asked else {}
     for each in asked.values():
@@ -410,7 +397,7 @@ def doubtful_amounts(
     for dialect in listing.DIALECTS if asked else ():
         if dialect.idle is None:
             continue
-        # Of memory that is asked for as an amount and as a part, one of the two says nothing.
+        # If memory is given as an amount and as a percentage, one of the two is ignored.
         idle_name, counting_name, system = dialect.idle(config)
         idle, counting = asked.get(idle_name), asked.get(counting_name)
         if idle and counting and idle.value and counting.value:
@@ -424,7 +411,6 @@ def doubtful_amounts(
 
 
 def _asked(resources: Mapping[Any, Any], config: DialectConfig) -> dict[str, Asked]:
-    """What is no amount is passed over: reading the pod refuses it. A slot is no amount of any."""
     known = listing.claims(config)
     found: dict[str, Asked] = {}
     kinds: tuple[Kind, Kind] = ("limits", "requests")
@@ -435,12 +421,11 @@ def _asked(resources: Mapping[Any, Any], config: DialectConfig) -> dict[str, Ask
             try:
                 found[name] = Asked(kind, name, whole(written, name, limit=AMOUNT_MAX))
             except ManifestError:
-                continue
+                continue  # reading the pod refuses it
     return found
 
 
 def _too_much(asked: Asked, config: DialectConfig) -> str:
-    """Why memory is more than a device of its family has; empty where it is not."""
     resource = listing.resources(config)[asked.name]
     bound = resource.bound
     if bound is None or bound.counts not in (DEVICE_MEMORY, PARTIAL_MEMORY):
@@ -459,13 +444,12 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
 
 @lru_cache(maxsize=64)
 def _largest_mib(family: str) -> int:
-    """The most memory that a device of this family has or is sold with."""
     of_models = [model.memory_mib for model in models().values() if model.family == family]
     return max((FAMILIES[family].printed_mib, *of_models))
 
 
 def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
-    """Each name of another scheduler, wherever in the document its pods stand."""
+    """Yield each name of another scheduler, wherever the pods of the document are."""
     for field, name in _fields(document, (_SCHEDULER_FIELD,), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
             ours = OURS[0] if OURS[0] in names.ours else min(names.ours)
@@ -479,7 +463,7 @@ def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]
 
 
 def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Each queue that the manifest of this document names, and the field that does."""
+    """Yield each queue that the manifest names, and the field that names it."""
     queues = {pod.queue for pod in manifest.pods}
     queues |= {manifest.group.queue} if manifest.group is not None else set()
     for queue in sorted(queues - {"", DEFAULT_QUEUE}):
@@ -490,7 +474,6 @@ def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, st
 def _fields(
     value: object, keys: Collection[str], field: str = "", depth: int = 0, *, skip: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Path and text of each field under one of these keys; none below a key `skip`."""
     if depth > DEPTH_MAX:
         return
     if isinstance(value, list):
@@ -506,7 +489,7 @@ def _fields(
 
 
 def meant(name: str, known: Collection[str], cutoff: float) -> str:
-    """As in `; did you mean a, b or c?`; empty where none is as alike as `cutoff`."""
+    """Return a hint as in `; did you mean a, b or c?`; empty if nothing is that similar."""
     *others, last = nearest(name, known, alike=cutoff) or [""]
     if not last:
         return ""
