@@ -146,9 +146,8 @@ class PodClaims:
             if claim is not None:
                 by_name[named.name] = claim
             elif not named.made:
-                raise ManifestError(
-                    f"{_IN_PODS}[{i}].resourceClaimName", named.claim, "is not there", "make it"
-                )
+                problem, fix = "is not there", "make it"
+                raise ManifestError(f"{_IN_PODS}[{i}].resourceClaimName", named.claim, problem, fix)
         if len(by_name) < len(self.named):
             return None
         asked = [
@@ -158,9 +157,8 @@ class PodClaims:
         self._check_use(by_name, draft)
         self._check_parts(asked)
         if len({each.devices for each in asked}) > 1:
-            raise ManifestError(
-                _IN_PODS, None, "choose among devices differently", "choose alike in all of them"
-            )
+            fix = "choose alike in all of them"
+            raise ManifestError(_IN_PODS, None, "choose among devices differently", fix)
         # Each claim once: the container of its asks is its uid.
         once = {each.asks[0].container: each for each in asked}
         asks = tuple(ask for each in once.values() for ask in each.asks)
@@ -173,20 +171,16 @@ class PodClaims:
     def _asked(self, claim: ResourceClaim, field: str, taken: Callable[[str], bool]) -> Wanted:
         if others := claim.classes - {CLASS}:
             other = ", ".join(sorted(others))
-            raise ManifestError(
-                field, claim.key, f"is of {other}, which is not ours", f"ask for {CLASS} alone"
-            )
+            fix = f"ask for {CLASS} alone"
+            raise ManifestError(field, claim.key, f"is of {other}, which is not ours", fix)
         if claim.metadata.deletion_timestamp is not None:
             raise ManifestError(field, claim.key, "is being deleted", "make it anew")
         users = [each.name for each in claim.status.reserved_for if each.uid != self.pod]
         if taken(claim.metadata.uid) or users or claim.pod not in ("", self.pod):
             whose = f"pod {users[0]}" if users else "another pod"
-            raise ManifestError(
-                field,
-                claim.key,
-                f"is the claim of {whose}, and pods that share one are not implemented yet",
-                "name a resourceClaimTemplateName, or wait until that pod has ended",
-            )
+            problem = f"is the claim of {whose}, and pods that share one are not implemented yet"
+            fix = "name a resourceClaimTemplateName, or wait until that pod has ended"
+            raise ManifestError(field, claim.key, problem, fix)
         return wanted(claim)
 
     # Part of a device can be used by one container at a time: HAMi-core counts the processes of one
@@ -207,20 +201,16 @@ class PodClaims:
     # A container that got two of our grants would get contradicting edits.
     def _check_use(self, claims: Mapping[str, ResourceClaim | None], draft: PodDraft) -> None:
         if draft.shape.asks:
-            raise ManifestError(
-                _IN_PODS, None, "are beside amounts in resources.limits", "ask in one way"
-            )
+            fix = "ask in one way"
+            raise ManifestError(_IN_PODS, None, "are beside amounts in resources.limits", fix)
         for field, used in self._containers.items():
             names = dict.fromkeys(each.name for each in used)
             if len(names) > 1:
-                raise ManifestError(
-                    f"{field}.claims", list(names), "are several claims", "put them into one claim"
-                )
+                fix = "put them into one claim"
+                raise ManifestError(f"{field}.claims", list(names), "are several claims", fix)
             for i, each in enumerate(used):
                 claim = claims.get(each.name)
                 if each.request and claim is not None and len(claim.requests) > 1:
-                    raise ManifestError(
-                        f"{field}.claims[{i}].request", each.request,
-                        "is a part of its claim, which is not implemented yet",
-                        "name the claim alone, or write a claim of this request",
-                    )  # fmt: skip
+                    problem = "is a part of its claim, which is not implemented yet"
+                    fix = "name the claim alone, or write a claim of this request"
+                    raise ManifestError(f"{field}.claims[{i}].request", each.request, problem, fix)

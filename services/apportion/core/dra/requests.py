@@ -202,25 +202,19 @@ def wanted(claim: ResourceClaim) -> Wanted:
     if devices.constraints:
         raise ManifestError(f"{at}.constraints", devices.constraints, *_later("remove them"))
     if any(each.opaque is not None and each.opaque.driver == DRIVER for each in devices.config):
-        raise ManifestError(
-            f"{at}.config", DRIVER, "has parameters, and this driver takes none", "remove them"
-        )
+        problem = "has parameters, and this driver takes none"
+        raise ManifestError(f"{at}.config", DRIVER, problem, "remove them")
     found = [
         _request(each, f"{at}.requests[{i}]", container_of(claim.metadata.uid))
         for i, each in enumerate(devices.requests)
     ]
     if len({each.devices for each in found}) > 1:
-        raise ManifestError(
-            f"{at}.requests",
-            None,
-            "choose among devices differently",
-            "choose alike in all of them",
-        )
+        fix = "choose alike in all of them"
+        raise ManifestError(f"{at}.requests", None, "choose among devices differently", fix)
     asks = tuple(ask for each in found for ask in each.asks)
     if not asks or sum(ask.count for ask in asks) > DEVICES_MAX:
-        raise ManifestError(
-            f"{at}.requests", None, "ask for no device, or too many", f"ask for 1 to {DEVICES_MAX}"
-        )
+        fix = f"ask for 1 to {DEVICES_MAX}"
+        raise ManifestError(f"{at}.requests", None, "ask for no device, or too many", fix)
     return Wanted(asks, found[0].devices)
 
 
@@ -245,9 +239,8 @@ def _request(request: Request, at: str, container: str) -> Wanted:
         raise ManifestError(f"{at}.firstAvailable", request.first_available, *problem)
     at = f"{at}.exactly"
     if exactly.device_class_name != CLASS:
-        raise ManifestError(
-            f"{at}.deviceClassName", exactly.device_class_name, "is not ours", f"write {CLASS}"
-        )
+        fix = f"write {CLASS}"
+        raise ManifestError(f"{at}.deviceClassName", exactly.device_class_name, "is not ours", fix)
     if exactly.admin_access:
         raise ManifestError(f"{at}.adminAccess", value=True, problem=_later("")[0], fix="remove it")
     if exactly.allocation_mode != "ExactCount":
@@ -277,9 +270,8 @@ def _amounts(asked: dict[str, Any], at: str, container: str) -> Ask:
     for key, value in asked.items():
         name, field = key.removeprefix(f"{DRIVER}/"), within(at, key)
         if name not in AMOUNTS:
-            raise ManifestError(
-                field, value, "cannot be asked for", f"ask for {' and '.join(AMOUNTS)}"
-            )
+            fix = f"ask for {' and '.join(AMOUNTS)}"
+            raise ManifestError(field, value, "cannot be asked for", fix)
         if name == "cores":
             ask = structs.replace(ask, cores=whole(value, field, limit=WHOLE))
             continue

@@ -5,9 +5,7 @@ from apportion_schemas import MigInstance
 
 
 def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
-    """Return the instances by their ids.
-
-    Raises GrantRefused if an instance does not exist yet."""
+    """Return the instances by their ids. Raises GrantRefused if an instance does not exist yet."""
     made = []
     for part in held.parts:
         if part.instance is None:

@@ -102,9 +102,8 @@ def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
     if isinstance(value, str):
         return _text(value, field)
     if isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
-        raise ManifestError(
-            field or ROOT, value, "is no number that we can hold", "write a smaller one"
-        )
+        fix = "write a smaller one"
+        raise ManifestError(field or ROOT, value, "is no number that we can hold", fix)
     if value is None or isinstance(value, bool | int | float):
         return value
     raise ManifestError(field or ROOT, value, "is not a JSON value", "write text, in quotes")
@@ -174,9 +173,8 @@ def _text(value: object, field: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ManifestError(
-            field or ROOT, value, "is not Unicode text: it has half of a character", "write it anew"
-        ) from None
+        problem = "is not Unicode text: it has half of a character"
+        raise ManifestError(field or ROOT, value, problem, "write it anew") from None
     return value
 
 
@@ -202,12 +200,8 @@ def dns_label(value: str, field: str) -> str:
 
     Raises ManifestError if it is empty, too long, or has other characters."""
     if len(value) > LABEL_MAX or not _LABEL.fullmatch(value):
-        raise ManifestError(
-            field,
-            value,
-            "is no DNS label",
-            f"write at most {LABEL_MAX} of a-z, 0-9 and '-', no '-' at the ends",
-        )
+        fix = f"write at most {LABEL_MAX} of a-z, 0-9 and '-', no '-' at the ends"
+        raise ManifestError(field, value, "is no DNS label", fix)
     return value
 
 
@@ -218,12 +212,8 @@ def dns_subdomain(value: str, field: str) -> str:
     if not value:
         raise ManifestError(field, None, "is missing", "add it")
     if len(value) > NAME_MAX or not all(map(_LABEL.fullmatch, value.split("."))):
-        raise ManifestError(
-            field,
-            value,
-            "is no DNS name",
-            f"write at most {NAME_MAX} of a-z, 0-9, '-' and '.', no '-' or '.' at the ends",
-        )
+        fix = f"write at most {NAME_MAX} of a-z, 0-9, '-' and '.', no '-' or '.' at the ends"
+        raise ManifestError(field, value, "is no DNS name", fix)
     return value
 
 
@@ -235,9 +225,8 @@ def qualified_name(value: str, field: str) -> str:
     if slash:
         dns_subdomain(prefix, field)
     if len(name) > LABEL_MAX or not _QUALIFIED.fullmatch(name):
-        raise ManifestError(
-            field, value, "is no qualified name", "write a name as in example.com/quota"
-        )
+        fix = "write a name as in example.com/quota"
+        raise ManifestError(field, value, "is no qualified name", fix)
     return value
 
 
@@ -245,7 +234,6 @@ def joined_name(*parts: object, field: str, by: str = "-") -> str:
     """Join parts of a name. Raises ManifestError if the result is too long."""
     name = by.join(map(str, parts))
     if len(name) > NAME_MAX:
-        raise ManifestError(
-            field, name, f"makes names of {len(name)} characters", f"stay within {NAME_MAX}"
-        )
+        fix = f"stay within {NAME_MAX}"
+        raise ManifestError(field, name, f"makes names of {len(name)} characters", fix)
     return name

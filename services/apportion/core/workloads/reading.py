@@ -60,9 +60,7 @@ def read_documents(
 
 
 def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> Manifest:
-    """Read a single document that is not a List.
-
-    Raises ManifestError if it cannot be used."""
+    """Read a single document that is not a List. Raises ManifestError if it cannot be used."""
     clean = cleaned(document)
     if not isinstance(clean, dict):
         raise ManifestError(ROOT, document, "is not an object", "start with apiVersion, kind")
@@ -74,9 +72,8 @@ def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> 
     require_class(clean)
     read = KINDS.get((str(api_version), str(kind)))
     if read is None:
-        raise ManifestError(
-            "kind", f"{kind} ({api_version})", "is not read", f"submit one of {known_kinds()}"
-        )
+        fix = f"submit one of {known_kinds()}"
+        raise ManifestError("kind", f"{kind} ({api_version})", "is not read", fix)
     return read(clean, config)
 
 

@@ -74,6 +74,5 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[str, _Row]]:
             except msgspec.ValidationError as error:
                 raise refusal(filled, str(error), field) from None
     except csv.Error as error:
-        raise ManifestError(
-            f"line {reader.line_num}", None, f"is no CSV ({error})", "mend it"
-        ) from None
+        fix = "mend it"
+        raise ManifestError(f"line {reader.line_num}", None, f"is no CSV ({error})", fix) from None

@@ -34,9 +34,8 @@ def quantity(value: object, field: str) -> Fraction:
     Raises ManifestError if it is not a quantity, or negative."""
     match _exact(value):
         case None:
-            raise ManifestError(
-                field, value, "is not a quantity", 'write a number, as in "2", "500m" or "4Gi"'
-            )
+            fix = 'write a number, as in "2", "500m" or "4Gi"'
+            raise ManifestError(field, value, "is not a quantity", fix)
         case amount if amount < 0:
             raise ManifestError(field, value, "is negative", "write 0 or more")
         case amount:
@@ -125,9 +124,8 @@ class Amount(NamedTuple):
     def devices(self) -> int:
         """Return it as a number of distinct devices, at least one."""
         if not 1 <= self.value <= COUNT_MAX:
-            raise self.refusal(
-                f"is not from 1 to {COUNT_MAX} devices", "ask for no more devices than one node has"
-            )
+            fix = "ask for no more devices than one node has"
+            raise self.refusal(f"is not from 1 to {COUNT_MAX} devices", fix)
         return self.value
 
     def memory_mib(self, unit_mib: int) -> int | None:
@@ -144,9 +142,8 @@ class Amount(NamedTuple):
     def memory_percent(self) -> int:
         """Return it as percent of each device's memory."""
         if not 1 <= self.value <= WHOLE:
-            raise self.refusal(
-                "is not a percentage from 1 to 100", "write 1 to 100, or leave it out for the whole"
-            )
+            fix = "write 1 to 100, or leave it out for the whole"
+            raise self.refusal("is not a percentage from 1 to 100", fix)
         return self.value
 
     def cores_percent(self, *, clamp: bool) -> int:
@@ -154,10 +151,8 @@ class Amount(NamedTuple):
 
         `clamp`: more than 100 counts as 100, as in HAMi (`Fit`: "core limit can't exceed 100")."""
         if self.value > WHOLE and not clamp:
-            raise self.refusal(
-                "is more than 100 percent of a device",
-                "write 0 to 100, and ask for more devices with the count",
-            )
+            fix = "write 0 to 100, and ask for more devices with the count"
+            raise self.refusal("is more than 100 percent of a device", fix)
         return min(self.value, WHOLE)
 
 
@@ -176,12 +171,8 @@ def amount_of(container: Container, resource: str) -> Amount:
         field = container.at("requests", resource)
         requested = container.requests[resource]
         if whole(requested, field, limit=AMOUNT_MAX, least=_LEAST) != amount.value:
-            raise ManifestError(
-                field,
-                requested,
-                f"differs from the limit, {amount.value}",
-                "leave the request out, or make it equal to the limit",
-            )
+            fix = "leave the request out, or make it equal to the limit"
+            raise ManifestError(field, requested, f"differs from the limit, {amount.value}", fix)
     return amount
 
 

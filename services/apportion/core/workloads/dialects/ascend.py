@@ -89,28 +89,23 @@ def _read(
     container: Container, amounts: Amounts, _: DialectConfig, *, soft: bool = False
 ) -> Ask | None:
     if mindcluster := amounts.get(MINDCLUSTER):
-        raise mindcluster.refusal(
-            "is not implemented yet", "ask by family, as in huawei.com/Ascend310P"
-        )
+        fix = "ask by family, as in huawei.com/Ascend310P"
+        raise mindcluster.refusal("is not implemented yet", fix)
     read = _read_part if soft else _read_template
     asks = [ask for npu in NPUS if (ask := read(container, amounts, npu))]
     if len(asks) > 1:
-        raise ManifestError(
-            f"{container.field}.resources",
-            None,
-            f"asks for {asks[0].family} and {asks[1].family} in one container",
-            "keep one family per container",
-        )
+        problem = f"asks for {asks[0].family} and {asks[1].family} in one container"
+        fix = "keep one family per container"
+        raise ManifestError(f"{container.field}.resources", None, problem, fix)
     return asks[0] if asks else None
 
 
 def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
     count, memory = _either(amounts, npu.count), _either(amounts, npu.memory)
     if (cores := _either(amounts, npu.cores)) and cores.value:
-        raise cores.refusal(
-            "is for NPUs that are split softly; a template brings its own cores",
-            f"remove it and ask by {npu.memory}, or annotate the pod with {VNPU_MODE}: {SOFT}",
-        )
+        problem = "is for NPUs that are split softly; a template brings its own cores"
+        fix = f"remove it and ask by {npu.memory}, or annotate the pod with {VNPU_MODE}: {SOFT}"
+        raise cores.refusal(problem, fix)
     deciding = count or memory
     if deciding is None or deciding.value == 0:
         return None
@@ -155,10 +150,8 @@ def _paired(devices: int, count: Amount | None) -> int:
     if devices == 1:
         return PAIR
     if count and devices % PAIR:
-        raise count.refusal(
-            "is odd, and the dies of this family come in pairs",
-            f"write {devices - 1} or {devices + 1}",
-        )
+        fix = f"write {devices - 1} or {devices + 1}"
+        raise count.refusal("is odd, and the dies of this family come in pairs", fix)
     return devices
 
 
@@ -259,11 +252,9 @@ def _check_npu(chip: dict[str, Any], npu: Npu, path: str) -> None:
     listed = chart.a_list(chip.get("templates", templates), f"{path}.templates")
     written = [{"aiCPU": 0} | chart.an_object(each, f"{path}.templates") for each in listed]
     if sorted(map(_sorted, written)) != sorted(map(_sorted, templates)):
-        raise ManifestError(
-            f"{path}.templates", _templates(written),
-            f"are not the templates of {npu.word}, {_templates(templates)}",
-            "remove templates: the catalogue has them",
-        )  # fmt: skip
+        problem = f"are not the templates of {npu.word}, {_templates(templates)}"
+        fix = "remove templates: the catalogue has them"
+        raise ManifestError(f"{path}.templates", _templates(written), problem, fix)
 
 
 def _templates(listed: list[dict[str, Any]]) -> str:
@@ -297,9 +288,8 @@ def _check_nodes(section: object, path: str) -> str:
         for key, value in node.items():
             if key not in _NODE_KEYS:
                 fix = "write the keys of a node in nodeconfig"
-                raise ManifestError(
-                    below(here, key), value, "is under a key that is not known", fix
-                )
+                problem = "is under a key that is not known"
+                raise ManifestError(below(here, key), value, problem, fix)
     return "a node reports itself which NPUs it has, and how they are split"
 
 

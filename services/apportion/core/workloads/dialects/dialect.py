@@ -167,9 +167,8 @@ def indexes(notes: Notes, key: str) -> tuple[int, ...]:
         if word.isascii() and word.isdecimal() and len(word) <= INDEX_DIGITS_MAX
     }
     if len(found) != len(words) or max(found) >= COUNT_MAX:
-        raise notes.refusal(
-            key, "is no list of card numbers", f'write numbers below {COUNT_MAX}, as in "0,2"'
-        )
+        fix = f'write numbers below {COUNT_MAX}, as in "0,2"'
+        raise notes.refusal(key, "is no list of card numbers", fix)
     return tuple(sorted(found))
 
 

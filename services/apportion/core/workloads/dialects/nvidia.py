@@ -132,9 +132,8 @@ class Manner(NamedTuple):
         # `CUDA_TASK_PRIORITY`, where 0 goes first. A priority without a device is refused.
         priority = amounts.get(names.priority or "")
         if priority and not (count or wanted):
-            raise priority.refusal(
-                "has no effect in a container without a device", f"add {names.count}, or remove it"
-            )
+            fix = f"add {names.count}, or remove it"
+            raise priority.refusal("has no effect in a container without a device", fix)
         if not wanted:
             return None
         memory_mib = memory.memory_mib(config.memory_factor) if memory else None

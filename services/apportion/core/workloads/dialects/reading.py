@@ -169,20 +169,16 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
 def _policy(notes: Notes, key: str) -> str:
     value = notes.values[key].strip()
     if value not in POLICIES:
-        raise notes.refusal(
-            key, "is not implemented", f"write one of {', '.join(POLICIES)}, or remove it"
-        )
+        fix = f"write one of {', '.join(POLICIES)}, or remove it"
+        raise notes.refusal(key, "is not implemented", fix)
     return value
 
 
 def _chain(notes: Notes, key: str) -> str:
     names = tuple(dict.fromkeys(name.strip() for name in notes.values[key].split(",")))
     if not set(names) <= set(CHAINABLE):
-        raise notes.refusal(
-            key,
-            "is no policy for devices",
-            f"write one of {', '.join(CHAINABLE)}, or several with commas, or remove it",
-        )
+        fix = f"write one of {', '.join(CHAINABLE)}, or several with commas, or remove it"
+        raise notes.refusal(key, "is no policy for devices", fix)
     return ",".join(names)
 
 
@@ -190,15 +186,13 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
     pairs = [part.partition("=") for part in notes.values[key].split(",")]
     found = {name.strip(): value.strip() for name, _, value in pairs}
     if len(pairs) != len(WEIGHTS) or set(found) != set(WEIGHTS):
-        raise notes.refusal(
-            key, "does not name slot, core and memory once each", 'write "slot=1,core=1,memory=3"'
-        )
+        fix = 'write "slot=1,core=1,memory=3"'
+        raise notes.refusal(key, "does not name slot, core and memory once each", fix)
     if not all(value.isascii() and value.isdecimal() for value in found.values()) or any(
         len(value) > WEIGHT_DIGITS_MAX or int(value) > WEIGHT_MAX for value in found.values()
     ):
-        raise notes.refusal(
-            key, "has a weight that is no whole number", f"write numbers from 0 to {WEIGHT_MAX}"
-        )
+        fix = f"write numbers from 0 to {WEIGHT_MAX}"
+        raise notes.refusal(key, "has a weight that is no whole number", fix)
     weights = {ours: int(found[theirs]) for theirs, ours in WEIGHTS.items()}
     if not any(weights.values()):
         raise notes.refusal(key, "weighs nothing", "let at least one be more than 0")

@@ -70,15 +70,11 @@ class Vcuda:
         if cores is None or cores.value == 0:
             if memory is None or memory_mib is None:
                 return None
-            raise memory.refusal(
-                f"is asked without {self.cores}",
-                f"add {self.cores}: 1 to 99 for a share, 100 for a whole card",
-            )
+            fix = f"add {self.cores}: 1 to 99 for a share, 100 for a whole card"
+            raise memory.refusal(f"is asked without {self.cores}", fix)
         if cores.value < CARD and memory_mib is None:
-            raise cores.refusal(
-                f"is a share of a card without {self.memory}",
-                f"add {self.memory} in units of {UNIT_MIB} MiB",
-            )
+            fix = f"add {self.memory} in units of {UNIT_MIB} MiB"
+            raise cores.refusal(f"is a share of a card without {self.memory}", fix)
         if cores.value < CARD:
             return container.ask(nvidia.FAMILY, memory_mib=memory_mib, cores=cores.value)
         return container.ask(nvidia.FAMILY, count=_cards(cores), cores=WHOLE)
@@ -91,11 +87,8 @@ class Vcuda:
         if value is not None:
             digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
             if not digits or not 0 < int(value) <= WHOLE:
-                raise notes.refusal(
-                    self.core_limit,
-                    "is no percent of a card",
-                    f"write a whole number from 1 to {WHOLE}",
-                )
+                fix = f"write a whole number from 1 to {WHOLE}"
+                raise notes.refusal(self.core_limit, "is no percent of a card", fix)
         return nvidia.choose(notes)
 
     def render(self, it: PlacedPod) -> dict[str, str]:
@@ -145,10 +138,8 @@ class Vcuda:
 def _cards(cores: Amount) -> int:
     cards, rest = divmod(cores.value, CARD)
     if rest:
-        raise cores.refusal(
-            "is neither a share of one card (1 to 99) nor whole cards (a multiple of 100)",
-            f"write {cards * CARD} or {(cards + 1) * CARD}",
-        )
+        problem = "is neither a share of one card (1 to 99) nor whole cards (a multiple of 100)"
+        raise cores.refusal(problem, f"write {cards * CARD} or {(cards + 1) * CARD}")
     return Amount(cards, cores.field, cores.written).devices()
 
 

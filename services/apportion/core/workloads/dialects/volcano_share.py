@@ -46,9 +46,8 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
     memory_mib = memory.memory_mib(config.memory_factor) if memory else None
     if cards and cards.value:
         if memory_mib is not None:
-            raise cards.refusal(
-                f"contradicts {MEMORY}, which is a part of one card", "keep one of the two"
-            )
+            fix = "keep one of the two"
+            raise cards.refusal(f"contradicts {MEMORY}, which is a part of one card", fix)
         return container.ask(nvidia.FAMILY, count=cards.devices(), cores=WHOLE)
     return None if memory_mib is None else container.ask(nvidia.FAMILY, memory_mib=memory_mib)
 

@@ -226,12 +226,8 @@ def _task_name(task: kube.VolcanoTask, index: int) -> str:
 
 def _startable(pods: int, field: str = "spec.minAvailable") -> int:
     if pods > GANG_PODS_MAX:
-        raise ManifestError(
-            field,
-            pods,
-            f"is more pods than can start together, which is {GANG_PODS_MAX}",
-            "lower it, or split the gang",
-        )
+        problem = f"is more pods than can start together, which is {GANG_PODS_MAX}"
+        raise ManifestError(field, pods, problem, "lower it, or split the gang")
     return pods
 
 
@@ -242,31 +238,24 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
     for i, task in enumerate(job.spec.tasks):
         name = _task_name(task, i)
         if name in replicas:
-            raise ManifestError(
-                f"spec.tasks[{i}].name", name, "comes twice", "give each its own name"
-            )
+            fix = "give each its own name"
+            raise ManifestError(f"spec.tasks[{i}].name", name, "comes twice", fix)
         replicas[name] = task.replicas
         if task.min_available is not None:
             min_tasks[name] = task.min_available
             if task.min_available > task.replicas:
+                problem = f"is more than the {task.replicas} replicas of the task"
+                fix = "lower it, or raise replicas"
                 raise ManifestError(
-                    f"spec.tasks[{i}].minAvailable",
-                    task.min_available,
-                    f"is more than the {task.replicas} replicas of the task",
-                    "lower it, or raise replicas",
+                    f"spec.tasks[{i}].minAvailable", task.min_available, problem, fix
                 )
     total = sum(replicas.values())
     if total > kube.REPLICAS_MAX:
-        raise ManifestError(
-            "spec.tasks", None, f"makes {total} pods", f"write at most {kube.REPLICAS_MAX}"
-        )
+        fix = f"write at most {kube.REPLICAS_MAX}"
+        raise ManifestError("spec.tasks", None, f"makes {total} pods", fix)
     if job.spec.min_available > total:
-        raise ManifestError(
-            "spec.minAvailable",
-            job.spec.min_available,
-            f"is more than the {total} pods of the job",
-            "lower it, or raise replicas",
-        )
+        problem, fix = f"is more than the {total} pods of the job", "lower it, or raise replicas"
+        raise ManifestError("spec.minAvailable", job.spec.min_available, problem, fix)
     min_available = job.spec.min_available or sum({**replicas, **min_tasks}.values())
     return PodGroupObserved(
         group=_group_name(job.metadata),

@@ -60,12 +60,9 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
     _check_units(capability, "spec.capability", config)
     if (state := spec.get("state")) not in (None, *OPEN):
         # Volcano reads it from the status, so the queue would stay open.
-        raise ManifestError(
-            "spec.state",
-            state,
-            "has no effect: the state of a queue is in its status",
-            f"write status: {{state: {state}}}, beside spec",
-        )
+        problem = "has no effect: the state of a queue is in its status"
+        fix = f"write status: {{state: {state}}}, beside spec"
+        raise ManifestError("spec.state", state, problem, fix)
     name = dns_subdomain(str(metadata.get("name") or ""), "metadata.name")
     amounts: dict[str, int] = {}
     for resource, value in sorted(capability.items()):
@@ -90,9 +87,8 @@ def _state(document: Mapping[str, Any]) -> str:
         raise ManifestError("status", status, "is not an object", "write the state below it")
     state = status.get("state", "")
     if state not in STATES:
-        raise ManifestError(
-            "status.state", state, "is no state of a queue", f"write one of {', '.join(STATES[1:])}"
-        )
+        fix = f"write one of {', '.join(STATES[1:])}"
+        raise ManifestError("status.state", state, "is no state of a queue", fix)
     return str(state)
 
 
@@ -115,12 +111,8 @@ def _check_units(limited: Mapping[str, object], field: str, config: DialectConfi
         if isinstance(value, str) and value.endswith("i"):
             # Less than one unit in bytes (16Ki) makes no sense: it is a number of units.
             meant = int(amount) // (bound.unit * MIB) or int(amount)
-            raise ManifestError(
-                at,
-                value,
-                f"is counted in units of {bound.unit} MiB, not in bytes",
-                f"write {meant}",
-            )
+            problem = f"is counted in units of {bound.unit} MiB, not in bytes"
+            raise ManifestError(at, value, problem, f"write {meant}")
 
 
 def _quota(document: Mapping[str, Any], config: DialectConfig) -> QuotaObserved:
@@ -130,12 +122,9 @@ def _quota(document: Mapping[str, Any], config: DialectConfig) -> QuotaObserved:
     hard = extended_limits(document)
     _check_units({name: spec["hard"][name] for name in hard}, "spec.hard", config)
     if not hard:
-        raise ManifestError(
-            "spec.hard",
-            spec.get("hard"),
-            "limits no device, and CPU and memory are not limited here",
-            "name a resource of devices, as in requests.nvidia.com/gpu",
-        )
+        problem = "limits no device, and CPU and memory are not limited here"
+        fix = "name a resource of devices, as in requests.nvidia.com/gpu"
+        raise ManifestError("spec.hard", spec.get("hard"), problem, fix)
     return QuotaObserved(
         namespace=dns_label(str(metadata.get("namespace") or "default"), "metadata.namespace"),
         quota=dns_subdomain(str(metadata.get("name") or ""), "metadata.name"),
@@ -173,12 +162,9 @@ def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
     except msgspec.MsgspecError:
         raise ManifestError(field, written, "is no JSON object", _FIX) from None
     if len(cards) > CARDS_MAX or any(not 0 < len(card) <= CARD_NAME_MAX for card in cards):
-        raise ManifestError(
-            field,
-            written,
-            "has too many cards, or a name that is empty or too long",
-            f"name at most {CARDS_MAX} cards in up to {CARD_NAME_MAX} characters each",
-        )
+        problem = "has too many cards, or a name that is empty or too long"
+        fix = f"name at most {CARDS_MAX} cards in up to {CARD_NAME_MAX} characters each"
+        raise ManifestError(field, written, problem, fix)
     return {
         card: whole(count, within(field, card), limit=AMOUNT_MAX)
         for card, count in sorted(cards.items())
@@ -203,20 +189,13 @@ def extended_limits(document: Mapping[str, Any]) -> dict[str, int]:
         if "/" in name and not name.startswith(_COUNTS) and _STORAGE not in name
     }
     if len(hard) > QUOTA_LIMITS_MAX:
-        raise ManifestError(
-            "spec.hard",
-            hard,
-            "has too many resources",
-            f"name at most {QUOTA_LIMITS_MAX} in one quota",
-        )
+        fix = f"name at most {QUOTA_LIMITS_MAX} in one quota"
+        raise ManifestError("spec.hard", hard, "has too many resources", fix)
     for scopes in ("scopes", "scopeSelector"):
         if hard and spec.get(scopes):
-            raise ManifestError(
-                f"spec.{scopes}",
-                spec[scopes],
-                "chooses among pods, which is not implemented for devices",
-                "limit devices in a quota without scopes",
-            )
+            problem = "chooses among pods, which is not implemented for devices"
+            fix = "limit devices in a quota without scopes"
+            raise ManifestError(f"spec.{scopes}", spec[scopes], problem, fix)
     return {
         name: min(max(math.floor(quantity(amount, within("spec.hard", name))), 0), HARD_MAX)
         for name, amount in hard.items()

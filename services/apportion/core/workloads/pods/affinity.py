@@ -86,18 +86,15 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
         return terms
     by_label = {(term.pods.namespaces, term.pods.by_label) for term in terms}
     if len(by_label) > 1 and any(labels for _, labels in by_label):
-        raise ManifestError(
-            field, None, "has terms of which one chooses other namespaces by their labels",
-            "write the same namespaces and namespaceSelector in all of them",
-        )  # fmt: skip
+        problem = "has terms of which one chooses other namespaces by their labels"
+        fix = "write the same namespaces and namespaceSelector in all of them"
+        raise ManifestError(field, None, problem, fix)
     # A term without namespaces selects all of them.
     named = [set(term.pods.namespaces) for term in terms if term.pods.namespaces]
     namespaces = tuple(sorted(set.intersection(*named))) if named else ()
     if named and not namespaces:
-        raise ManifestError(
-            field, None, "has terms with no namespace in common, so that no pod meets all of them",
-            "name a namespace in all of them",
-        )  # fmt: skip
+        problem = "has terms with no namespace in common, so that no pod meets all of them"
+        raise ManifestError(field, None, problem, "name a namespace in all of them")
     expressions = tuple(
         dict.fromkeys(expression for term in terms for expression in term.pods.expressions)
     )
@@ -123,9 +120,8 @@ def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, 
     if selector is not None and not (selector.match_labels or selector.match_expressions):
         return ()  # an empty selector: all namespaces
     if len(term.namespaces) > NAMESPACES_MAX:
-        raise ManifestError(
-            f"{field}.namespaces", term.namespaces, "is too long", f"at most {NAMESPACES_MAX}"
-        )
+        fix = f"at most {NAMESPACES_MAX}"
+        raise ManifestError(f"{field}.namespaces", term.namespaces, "is too long", fix)
     named = (dns_label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces))
     return tuple(sorted(set(named))) or (() if selector is not None else (own.namespace,))
 
@@ -138,12 +134,8 @@ def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint
         if value not in {"Honor", "Ignore"}:
             raise ManifestError(f"{field}.{name}", value, "is unknown", "write Honor or Ignore")
     if each.when_unsatisfiable not in {"DoNotSchedule", "ScheduleAnyway"}:
-        raise ManifestError(
-            f"{field}.whenUnsatisfiable",
-            each.when_unsatisfiable,
-            "is unknown",
-            "write one of DoNotSchedule, ScheduleAnyway",
-        )
+        problem, fix = "is unknown", "write one of DoNotSchedule, ScheduleAnyway"
+        raise ManifestError(f"{field}.whenUnsatisfiable", each.when_unsatisfiable, problem, fix)
     # For kube-scheduler an empty selector matches no pod (`selector.Empty()`), like a missing one.
     found = _selector(each.label_selector, field, own, each.match_label_keys) or (NO_POD,)
     return SpreadConstraint(

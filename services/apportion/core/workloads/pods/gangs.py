@@ -77,10 +77,8 @@ def unread(gang: str, served: Collection[str]) -> ManifestError | None:
     name, reads = gang.rpartition("/")[2], " and ".join(VERSIONS[api])
     if not served:
         problem = f"names a PodGroup of {api}, which this cluster does not serve"
-        return ManifestError(
-            field, name, problem, f"install PodGroups of {api} {reads}, or remove it"
-        )
+        fix = f"install PodGroups of {api} {reads}, or remove it"
+        return ManifestError(field, name, problem, fix)
     problem = f"names a PodGroup of {api}, which this cluster serves only as {', '.join(served)}"
-    return ManifestError(
-        field, name, problem, f"use an Apportion that reads it (this one reads {reads})"
-    )
+    fix = f"use an Apportion that reads it (this one reads {reads})"
+    return ManifestError(field, name, problem, fix)

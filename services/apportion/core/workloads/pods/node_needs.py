@@ -73,12 +73,9 @@ def node_amounts(
     for kind in kinds:
         for name in getattr(whole, kind):
             if name in claimed or not (name in _OF_PODS or name.startswith("hugepages-")):
-                raise ManifestError(
-                    whole.at(kind, name),
-                    None,
-                    "is asked for by containers only",
-                    "write it in the resources of a container",
-                )
+                problem = "is asked for by containers only"
+                fix = "write it in the resources of a container"
+                raise ManifestError(whole.at(kind, name), None, problem, fix)
     total = _most(_sum(running, sidecars), peak) | _requests(whole, claimed)
     return _rounded(_sum(total, extra), f"{field}.containers")
 
@@ -91,12 +88,8 @@ def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
             continue
         if name not in _FRACTIONAL and not name.startswith("hugepages-"):
             if "/" not in name:
-                raise ManifestError(
-                    f"{container.field}.resources",
-                    name,
-                    "is no resource",
-                    "write cpu, memory, or a name with its domain, as in nvidia.com/gpu",
-                )
+                fix = "write cpu, memory, or a name with its domain, as in nvidia.com/gpu"
+                raise ManifestError(f"{container.field}.resources", name, "is no resource", fix)
             needs[name] = Fraction(amount_of(container, name).value)
             continue
         limit = name in container.limits and quantity(
@@ -129,17 +122,13 @@ def _rounded(total: _Vector, field: str) -> NodeConstraints:
     cpu_milli = math.ceil(total.pop("cpu", Fraction()) * 1000)
     memory_mib = math.ceil(total.pop("memory", Fraction()) / _MIB)
     if cpu_milli > CPU_MILLI_MAX or memory_mib > HOST_MEMORY_MIB_MAX:
-        raise ManifestError(
-            field,
-            f"{cpu_milli}m CPU, {memory_mib} MiB",
-            "is more than any node has",
-            f"ask for at most {CPU_MILLI_MAX // 1000} CPUs and {HOST_MEMORY_MIB_MAX >> 10} GiB",
-        )
+        problem = "is more than any node has"
+        fix = f"ask for at most {CPU_MILLI_MAX // 1000} CPUs and {HOST_MEMORY_MIB_MAX >> 10} GiB"
+        raise ManifestError(field, f"{cpu_milli}m CPU, {memory_mib} MiB", problem, fix)
     extended = {name: math.ceil(amount) for name, amount in sorted(total.items()) if amount}
     if len(extended) > EXTENDED_MAX or any(n > AMOUNT_MAX for n in extended.values()):
-        raise ManifestError(
-            field, extended, "has too many or too large amounts", f"name at most {EXTENDED_MAX}"
-        )
+        fix = f"name at most {EXTENDED_MAX}"
+        raise ManifestError(field, extended, "has too many or too large amounts", fix)
     return NodeConstraints(cpu_milli=cpu_milli, memory_mib=memory_mib, extended=extended)
 
 
@@ -242,9 +231,8 @@ def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
                     protocol = cast("Any", port.protocol)
                     found[HostPort(port=number, protocol=protocol, ip=address)] = None
     if len(found) > PORTS_MAX:
-        raise ManifestError(
-            f"{field}.containers", None, "takes too many host ports", f"{PORTS_MAX}"
-        )
+        fix = f"{PORTS_MAX}"
+        raise ManifestError(f"{field}.containers", None, "takes too many host ports", fix)
     return tuple(found)
 
 
@@ -295,9 +283,8 @@ def check_expression(expression: kube.Expression, field: str, operators: tuple[s
 
 
 def _choice(field: str, value: str, choices: tuple[str, ...]) -> ManifestError:
-    return ManifestError(
-        field, value, "is unknown", f"write one of {', '.join(filter(None, choices))}"
-    )
+    fix = f"write one of {', '.join(filter(None, choices))}"
+    return ManifestError(field, value, "is unknown", fix)
 
 
 CLAIMS_MAX, DISKS_MAX = 256, 256
@@ -355,9 +342,8 @@ def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:
         for disk in _disks_of(volume):
             if len(disk.name) > DISK_NAME_MAX:
                 at = f"{field}.volumes[{i}]"
-                raise ManifestError(
-                    at, disk.name, "has too long a name", f"at most {DISK_NAME_MAX}"
-                )
+                fix = f"at most {DISK_NAME_MAX}"
+                raise ManifestError(at, disk.name, "has too long a name", fix)
             found[disk] = None
     if len(found) > DISKS_MAX:
         raise ManifestError(f"{field}.volumes", None, "names too many disks", f"{DISKS_MAX}")

@@ -160,12 +160,8 @@ def priority_of(name: str, field: str, config: ManifestConfig) -> int:
     Raises ManifestError if the cluster has no such class."""
     if name and name not in config.priority_classes:
         known = ", ".join(sorted(config.priority_classes))
-        raise ManifestError(
-            field,
-            name,
-            "is no known priority class",
-            f"use one of {known}, or submit it with its PriorityClass",
-        )
+        fix = f"use one of {known}, or submit it with its PriorityClass"
+        raise ManifestError(field, name, "is no known priority class", fix)
     return config.priority_classes[name] if name else 0
 
 
@@ -186,12 +182,8 @@ def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
                 role = "sidecar" if each.restart_policy == "Always" else "init"
             found[name] = Container(name, at, each.resources.limits, each.resources.requests, role)
     if len(found) > CONTAINERS_MAX:
-        raise ManifestError(
-            f"{field}.containers",
-            None,
-            f"makes {len(found)} containers with the init containers",
-            f"write at most {CONTAINERS_MAX}",
-        )
+        problem = f"makes {len(found)} containers with the init containers"
+        raise ManifestError(f"{field}.containers", None, problem, f"write at most {CONTAINERS_MAX}")
     return tuple(found.values())
 
 
@@ -231,18 +223,13 @@ def _shape(
     )
     encoded = msgspec.json.encode(shape)
     if len(encoded) > SHAPE_BYTES_MAX:
-        raise ManifestError(
-            field,
-            None,
-            f"has {len(encoded)} bytes of asks and constraints",
-            f"stay within {SHAPE_BYTES_MAX}",
-        )
+        fix = f"stay within {SHAPE_BYTES_MAX}"
+        raise ManifestError(field, None, f"has {len(encoded)} bytes of asks and constraints", fix)
     try:
         return msgspec.json.decode(encoded, type=Shape)
     except msgspec.ValidationError as error:
-        raise ManifestError(
-            field, None, f"makes an impossible ask ({error})", "change it"
-        ) from None
+        fix = "change it"
+        raise ManifestError(field, None, f"makes an impossible ask ({error})", fix) from None
 
 
 CONTROL_NAMES: Final[frozenset[Control]] = frozenset(get_args(Control))
