@@ -85,8 +85,19 @@ def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
             f"devices: {len(spec)} characters; at most {_SPEC_CHARS_MAX} of {_EXAMPLE}"
         )
     cards: list[tuple[Model, Mode]] = []
-    for part in spec.split("+"):
-        count, model, mode = _read_part(part.strip())
+    for part in map(str.strip, spec.split("+")):
+        found = _PART.fullmatch(part)
+        if found is None:
+            raise SimulationInvalid(f"devices: {part!r} cannot be read; write {_EXAMPLE}")
+        if (count := int(found["count"])) < 1:
+            raise SimulationInvalid(f"devices: {part!r} is no device; write a count of 1 or more")
+        model = find_model(found["model"])
+        mode = next((each for each in model.modes if each == found["mode"]), model.modes[0])
+        if found["mode"] not in (None, mode):
+            raise SimulationInvalid(
+                f"devices: {part!r}: mode {found['mode']!r} is not one that "
+                f"{found['model']} has; use {', '.join(model.modes)}"
+            )
         if len(cards) + count > COUNT_MAX:
             raise SimulationInvalid(
                 f"devices: {spec!r} has more than {COUNT_MAX} devices; spread them over more nodes"
@@ -102,23 +113,6 @@ def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
         numa = 0 if device.index < half else 1
         linked.append(msgspec.structs.replace(device, numa=numa, nvlink_lanes=lanes))
     return tuple(linked)
-
-
-def _read_part(part: str) -> tuple[int, Model, Mode]:
-    found = _PART.fullmatch(part)
-    if found is None:
-        raise SimulationInvalid(f"devices: {part!r} cannot be read; write {_EXAMPLE}")
-    if int(found["count"]) < 1:
-        raise SimulationInvalid(f"devices: {part!r} is no device; write a count of 1 or more")
-    model = find_model(found["model"])
-    modes = model.modes
-    mode = found["mode"] or modes[0]
-    if mode not in modes:
-        raise SimulationInvalid(
-            f"devices: {part!r}: mode {mode!r} is not one that {found['model']} has; "
-            f"use {', '.join(modes)}"
-        )
-    return int(found["count"]), model, modes[modes.index(mode)]
 
 
 def find_model(name: str) -> Model:

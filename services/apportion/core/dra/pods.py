@@ -155,7 +155,17 @@ class PodClaims:
             for i, claim in enumerate(by_name.values())
         ]
         self._check_use(by_name, draft)
-        self._check_parts(asked)
+        # Part of a device can be used by one container at a time: HAMi-core counts the processes of
+        # one container only. A whole device or a MIG instance needs no such check.
+        uses: Counter[str] = Counter()
+        for named, each in zip(self.named, asked, strict=True):
+            uses[each.asks[0].container] += self._beside[named.name]
+        problem = "is a part of a card for several containers at once, which is not implemented"
+        for i, each in enumerate(asked):
+            parts = any(not (ask.whole or ask.profile) for ask in each.asks)
+            if parts and uses[each.asks[0].container] > 1:
+                at, fix = f"{_IN_PODS}[{i}]", "write a claim for each of them"
+                raise ManifestError(at, self.named[i].name, problem, fix)
         if len({each.devices for each in asked}) > 1:
             fix = "choose alike in all of them"
             raise ManifestError(_IN_PODS, None, "choose among devices differently", fix)
@@ -182,21 +192,6 @@ class PodClaims:
             fix = "name a resourceClaimTemplateName, or wait until that pod has ended"
             raise ManifestError(field, claim.key, problem, fix)
         return wanted(claim)
-
-    # Part of a device can be used by one container at a time: HAMi-core counts the processes of one
-    # container only. A whole device or a MIG instance needs no such check.
-    def _check_parts(self, asked: list[Wanted]) -> None:
-        uses: Counter[str] = Counter()
-        for named, each in zip(self.named, asked, strict=True):
-            uses[each.asks[0].container] += self._beside[named.name]
-        for i, each in enumerate(asked):
-            parts = any(not (ask.whole or ask.profile) for ask in each.asks)
-            if parts and uses[each.asks[0].container] > 1:
-                raise ManifestError(
-                    f"{_IN_PODS}[{i}]", self.named[i].name,
-                    "is a part of a card for several containers at once, which is not implemented",
-                    "write a claim for each of them",
-                )  # fmt: skip
 
     # A container that got two of our grants would get contradicting edits.
     def _check_use(self, claims: Mapping[str, ResourceClaim | None], draft: PodDraft) -> None:

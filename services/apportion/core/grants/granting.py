@@ -11,11 +11,6 @@ from apportion.core.grants import hami_core, mig
 from apportion.core.grants.held import Edits, Grant, GrantRefused, Held, Mount, Node
 from apportion_schemas.inventory import Mode
 
-
-def _grant_whole(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
-    return Grant(Edits({"NVIDIA_VISIBLE_DEVICES": ",".join(held.cards)}, cards=held.cards))
-
-
 # Shares of a GPU under NVIDIA's Multi-Process Service, each as large as in the ledger.
 #
 # One daemon per GPU serves all its containers. NVIDIA's own plugin gives each of them the same
@@ -105,7 +100,9 @@ MODES: dict[Mode, Granting] = {
     "mps": _grant_mps,
     "mig": mig.grant,
     "vnpu": _grant_npus,
-    "exclusive": _grant_whole,
+    "exclusive": lambda held, _: Grant(
+        Edits({"NVIDIA_VISIBLE_DEVICES": ",".join(held.cards)}, cards=held.cards)
+    ),
 }
 # of families with templates; a whole NPU is one without a template
 NPU_MODES: dict[Mode, Granting] = {

@@ -35,7 +35,12 @@ def on_host(made: Grant) -> Grant:
             "a share under MPS is given to containers alone, which share memory with the card's "
             "daemon apart from the machine: start the command by `podman run` or `docker run`"
         )
-    env = {name: _path(value, made.edits) for name, value in made.edits.env.items()}
+    env = dict(made.edits.env)
+    for name, value in made.edits.env.items():  # paths of the container become the node's
+        for mount in made.edits.mounts:
+            if value == mount.container_path or value.startswith(f"{mount.container_path}/"):
+                env[name] = mount.host_path + value[len(mount.container_path) :]
+                break
     # If the variable has as many entries as CUDA sees GPUs, HAMi-core parses each as a number, and
     # an id parses as 0 (`parse_cuda_visible_env` of its `utils.c`): every GPU would count as the
     # first. CUDA stops at an entry that does not exist, so "-1" avoids that and changes nothing
@@ -77,10 +82,3 @@ def unheld(edits: Edits, devices: Mapping[str, Device]) -> str:
 
 def _preloads(edits: Edits) -> bool:
     return any(mount.container_path == _PRELOAD_FILE for mount in edits.mounts)
-
-
-def _path(value: str, edits: Edits) -> str:
-    for mount in edits.mounts:
-        if value == mount.container_path or value.startswith(f"{mount.container_path}/"):
-            return mount.host_path + value[len(mount.container_path) :]
-    return value

@@ -69,7 +69,12 @@ def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> 
         if not isinstance(value, str):
             fix = "say what the document is"
             raise ManifestError(field, value, "is missing or not text", fix)
-    require_class(clean)
+    if unusable(clean):  # its pods would report the class as missing instead
+        name, value = part(clean, "metadata").get("name"), clean.get("value")
+        if not isinstance(name, str):
+            raise ManifestError("metadata.name", name, "is no name", f"name the {PRIORITY_CLASS}")
+        fix = f"write a whole number from {-PRIORITY_MAX} to {PRIORITY_MAX}, without quotes"
+        raise ManifestError("value", value, "is no priority", fix)
     read = KINDS.get((str(api_version), str(kind)))
     if read is None:
         fix = f"submit one of {known_kinds()}"
@@ -154,20 +159,6 @@ def unusable(document: dict[Any, Any]) -> bool:
     if document.get("kind") != PRIORITY_CLASS or class_of(document) is not None:
         return False
     return not str(part(document, "metadata").get("name")).startswith(KUBERNETES_CLASSES)
-
-
-def require_class(document: dict[Any, Any]) -> None:
-    """Refuse an invalid PriorityClass; its pods would report it as missing instead.
-
-    Raises ManifestError if it has no name or no valid priority."""
-    if not unusable(document):
-        return
-    name, value = part(document, "metadata").get("name"), document.get("value")
-    if not isinstance(name, str):
-        raise ManifestError("metadata.name", name, "is no name", f"name the {PRIORITY_CLASS}")
-    most = PRIORITY_MAX
-    fix = f"write a whole number from {-most} to {most}, without quotes"
-    raise ManifestError("value", value, "is no priority", fix)
 
 
 LISTED: Final = 8

@@ -59,8 +59,8 @@ class Claim(NamedTuple):
 
     That is `shares`, or `held` while devices are only named by index, or unknown if there is
     neither. `families` and `wanted` are the families and numbers of devices that it requests.
-    `doubted` are annotations that nobody with the right to do so wrote. `unclear`: the scheduler
-    that bound the pod wrote an annotation that cannot be read."""
+    `doubted` are annotations that are not trusted. `unclear`: the scheduler that bound the pod
+    wrote an annotation that cannot be read."""
 
     submitted: PodSubmitted
     families: tuple[str, ...]

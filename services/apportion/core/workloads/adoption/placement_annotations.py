@@ -36,11 +36,6 @@ def shares_text(shares: tuple[Share, ...]) -> str:
     return _encode(shares).decode()
 
 
-def own_annotations(placed: PodPlaced) -> dict[str, str]:
-    """Return our annotations of a bound pod."""
-    return {SHARES: shares_text(placed.shares), ATTEMPT: str(placed.attempt), UID: placed.pod}
-
-
 def read_shares(annotations: Mapping[str, str]) -> tuple[Share, ...]:
     """Return the shares in a pod's annotations; empty if there are none.
 
@@ -75,7 +70,9 @@ def annotations_for(
 
     `revision` is the placement's, `devices` are the node's by id, `now_ns` is Unix time in
     nanoseconds. Raises KeyError if the node lacks the device of a share."""
-    ours = own_annotations(placed) | {REVISION: str(revision), DIALECT: pod.dialect}
-    return ours | render(
-        PlacedPod(pod, placed, devices, now_ns, config=dialect_config(configuration))
+    ours = {SHARES: shares_text(placed.shares), ATTEMPT: str(placed.attempt), UID: placed.pod}
+    return (
+        ours
+        | {REVISION: str(revision), DIALECT: pod.dialect}
+        | render(PlacedPod(pod, placed, devices, now_ns, config=dialect_config(configuration)))
     )

@@ -9,6 +9,7 @@ amounts), an init container gets devices of its own. Invariant: a borrower gets 
 lender has, and two borrowers of one lender never run at the same time."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 from msgspec import structs
 
@@ -27,7 +28,12 @@ def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
     holders = {ask.container: ask for ask in asks if not ask.init}
     for init in (ask for ask in asks if ask.init):
         able = [ask for ask in holders.values() if ask.init or ask.container in apps]
-        raised = [each for ask in able if (each := _most(ask, init)) is not None]
+        raised = [
+            each
+            for ask in able
+            if (each := _raised(ask, init)) is not None
+            and (ask.count == init.count or _covers(ask, init))
+        ]
         best = min(raised, key=lambda each: _more(holders[each.container], each), default=init)
         holders[best.container] = best
     own = tuple(holders[ask.container] for ask in asks if ask.container in holders)
@@ -41,9 +47,13 @@ def lent(
 
     It gets the first devices of the lender, as many and as much of each as it requests."""
     asks = joined(pod.shape.asks)
-    early = set(pod.init_containers)
-    sidecars = {ask.container for ask in asks if ask.container in early and not ask.init}
-    lender = lender_of(borrower, asks, sidecars)
+    # Sidecars keep running and lend nothing. The lender is the borrower's own container, else the
+    # first one with as much of everything.
+    sidecars = {a.container for a in asks if a.container in pod.init_containers and not a.init}
+    able = [ask for ask in asks if ask.container not in sidecars]
+    own_asks = (ask for ask in able if ask.container == borrower.container)
+    covering = (ask for ask in able if _covers(ask, borrower))
+    lender = next(chain(own_asks, covering), None)
     if lender is None:
         return []
     held = [share for share in shares if share.container == lender.container]
@@ -58,16 +68,6 @@ def lent(
     return found
 
 
-def lender_of(borrower: Ask, asks: Sequence[Ask], beside: Collection[str]) -> Ask | None:
-    """Return the ask whose devices the borrower gets, or None.
-
-    That is the ask of its own container, else the first with as much of everything. `beside` are
-    sidecars, which keep running and lend nothing."""
-    able = [ask for ask in asks if ask.container not in beside]
-    own = (ask for ask in able if ask.container == borrower.container)
-    return next(own, None) or next((ask for ask in able if _covers(ask, borrower)), None)
-
-
 def joined(asks: Iterable[Ask]) -> list[Ask]:
     """Return one ask per container; MIG instances have one ask each."""
     found: dict[str, Ask] = {}
@@ -80,12 +80,6 @@ def joined(asks: Iterable[Ask]) -> list[Ask]:
 
 def _covers(ask: Ask, other: Ask) -> bool:
     return ask.count >= other.count and _raised(ask, other) == ask
-
-
-def _most(ask: Ask, other: Ask) -> Ask | None:
-    if _covers(ask, other):
-        return ask
-    return _raised(ask, other) if ask.count == other.count else None
 
 
 # The ask, raised to what `other` requests of each device; None if they cannot be compared.

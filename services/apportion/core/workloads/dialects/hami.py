@@ -111,31 +111,25 @@ def segments_of(family: str) -> Recover:
         listed = text.removesuffix(";").split(";")
         if len(listed) > len(names):
             raise Unclear
-        cuts = _instances(pod.annotations.get(MIG_ALLOCATIONS, ""))
+        cuts: dict[tuple[int, int], tuple[str, MigInstance]] = {}
+        instances = pod.annotations.get(MIG_ALLOCATIONS, "")
+        for each in _decode(instances) if instances else ():
+            place, cut = (each.container_index, each.device_index), each.placement
+            if place in cuts:
+                raise Unclear  # HAMi too refuses two instances for one device of a container
+            instance = MigInstance(profile=each.profile, start=cut.start, size=cut.size)
+            cuts[place] = (each.gpu_uuid, instance)
         known = {(at, i) for at, each in enumerate(listed) for i, _ in enumerate(records(each))}
         if not cuts.keys() <= known:
             raise Unclear  # instances without a segment: more is allocated than can be read
         for number, (name, segment) in enumerate(zip(names, listed, strict=False)):
             for position, (device, memory, cores) in enumerate(records(segment)):
-                card, cut = cuts.get((number, position), ("", None))
+                card, made = cuts.get((number, position), ("", None))
                 if card and card != device:
                     raise Unclear  # HAMi: gpuUUID must match the segment
-                yield Held(name, family, device, -1, memory, cores, cut)
+                yield Held(name, family, device, -1, memory, cores, made)
 
     return read
-
-
-def _instances(text: str) -> dict[tuple[int, int], tuple[str, MigInstance]]:
-    found: dict[tuple[int, int], tuple[str, MigInstance]] = {}
-    for each in _decode(text) if text else ():
-        place = (each.container_index, each.device_index)
-        if place in found:
-            raise Unclear  # HAMi too refuses two instances for one device of a container
-        instance = MigInstance(
-            profile=each.profile, start=each.placement.start, size=each.placement.size
-        )
-        found[place] = (each.gpu_uuid, instance)
-    return found
 
 
 DIALECT = MANNER.dialect(

@@ -12,7 +12,7 @@ plugin (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, `metax-tech.c
 `pkg/device` and of Volcano's device sharing."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
@@ -254,11 +254,10 @@ def refuse_others(
         for name in (*container.limits, *container.requests):
             vendor = vendor_of(name)
             if vendor is not None and name not in claimed:
-                kind: Literal["limits", "requests"]
-                kind = "limits" if name in container.limits else "requests"
+                value = {**container.requests, **container.limits}[name]
                 raise ManifestError(
-                    container.at(kind, name),
-                    getattr(container, kind)[name],
+                    container.at("limits" if name in container.limits else "requests", name),
+                    value,
                     f"is of a shared device ({vendor.name}), which Apportion does not do",
                     "leave the pod to the scheduler that does, or ask for a whole device by the "
                     "name that its vendor's plugin offers",

@@ -77,7 +77,12 @@ class Vcuda:
             raise cores.refusal(f"is a share of a card without {self.memory}", fix)
         if cores.value < CARD:
             return container.ask(nvidia.FAMILY, memory_mib=memory_mib, cores=cores.value)
-        return container.ask(nvidia.FAMILY, count=_cards(cores), cores=WHOLE)
+        cards, rest = divmod(cores.value, CARD)
+        if rest:
+            problem = "is neither a share of one card (1 to 99) nor whole cards (a multiple of 100)"
+            raise cores.refusal(problem, f"write {cards * CARD} or {(cards + 1) * CARD}")
+        count = Amount(cards, cores.field, cores.written).devices()
+        return container.ask(nvidia.FAMILY, count=count, cores=WHOLE)
 
     def choose(self, notes: Notes) -> DeviceConstraints:
         """Return the constraints as for any GPU, and check the limit of cores.
@@ -133,14 +138,6 @@ class Vcuda:
             device_choice=FULLEST,
             writes=(f"{self.prefix}/",) if self.prefix == WRITER else (),
         )
-
-
-def _cards(cores: Amount) -> int:
-    cards, rest = divmod(cores.value, CARD)
-    if rest:
-        problem = "is neither a share of one card (1 to 99) nor whole cards (a multiple of 100)"
-        raise cores.refusal(problem, f"write {cards * CARD} or {(cards + 1) * CARD}")
-    return Amount(cards, cores.field, cores.written).devices()
 
 
 DIALECTS = tuple(Vcuda(prefix).dialect() for prefix in PREFIXES)

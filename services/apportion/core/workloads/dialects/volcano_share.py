@@ -18,12 +18,12 @@ from apportion.core.workloads.dialects.dialect import (
     BoundPod,
     Held,
     Resource,
-    Resources,
     Unclear,
     commas,
     natural,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.nvidia import FAMILY
 from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
@@ -33,14 +33,6 @@ INDEX = "volcano.sh/gpu-index"
 TIME = "volcano.sh/predicate-time"
 
 
-def _resources(config: DialectConfig) -> Resources:
-    family = nvidia.FAMILY
-    return {
-        COUNT: Resource((family,), Bound(ENTIRE, family)),
-        MEMORY: Resource((family,), Bound(PARTIAL_MEMORY, family, config.memory_factor)),
-    }
-
-
 def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
     memory, cards = amounts.get(MEMORY), amounts.get(COUNT)
     memory_mib = memory.memory_mib(config.memory_factor) if memory else None
@@ -48,8 +40,8 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
         if memory_mib is not None:
             fix = "keep one of the two"
             raise cards.refusal(f"contradicts {MEMORY}, which is a part of one card", fix)
-        return container.ask(nvidia.FAMILY, count=cards.devices(), cores=WHOLE)
-    return None if memory_mib is None else container.ask(nvidia.FAMILY, memory_mib=memory_mib)
+        return container.ask(FAMILY, count=cards.devices(), cores=WHOLE)
+    return None if memory_mib is None else container.ask(FAMILY, memory_mib=memory_mib)
 
 
 def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
@@ -73,17 +65,20 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
         left = iter(indexes)
         for ask in pod.asks:
             for _ in range(ask.count):
-                yield Held(ask.container, nvidia.FAMILY, number=next(left))
+                yield Held(ask.container, FAMILY, number=next(left))
     elif len(indexes) == 1:
         for ask in pod.asks:
-            yield Held(ask.container, nvidia.FAMILY, number=indexes[0])
+            yield Held(ask.container, FAMILY, number=indexes[0])
     else:
         raise Unclear
 
 
 DIALECT = nvidia.dialect(
     "volcano-share",
-    resources=_resources,
+    resources=lambda config: {
+        COUNT: Resource((FAMILY,), Bound(ENTIRE, FAMILY)),
+        MEMORY: Resource((FAMILY,), Bound(PARTIAL_MEMORY, FAMILY, config.memory_factor)),
+    },
     read=_read,
     render=lambda it: {
         INDEX: commas(dict.fromkeys(map(it.index_of, it.placed.shares))),

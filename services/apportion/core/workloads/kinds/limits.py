@@ -72,24 +72,19 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
         if not 0 <= amounts[resource] <= AMOUNT_MAX:
             fix = f"at most {AMOUNT_MAX}, at least 0"
             raise ManifestError(field, value, "is out of bounds", fix)
+    status = document.get("status") or {}
+    if not isinstance(status, dict):
+        raise ManifestError("status", status, "is not an object", "write the state below it")
+    if (state := status.get("state", "")) not in STATES:
+        fix = f"write one of {', '.join(STATES[1:])}"
+        raise ManifestError("status.state", state, "is no state of a queue", fix)
     return QueueObserved(
         queue=name,
         weight=weight,
         capability=amounts,
-        open=_state(document) in OPEN,
+        open=state in OPEN,
         cards=card_quota(metadata.get("annotations") or {}),
     )
-
-
-def _state(document: Mapping[str, Any]) -> str:
-    status = document.get("status") or {}
-    if not isinstance(status, dict):
-        raise ManifestError("status", status, "is not an object", "write the state below it")
-    state = status.get("state", "")
-    if state not in STATES:
-        fix = f"write one of {', '.join(STATES[1:])}"
-        raise ManifestError("status.state", state, "is no state of a queue", fix)
-    return str(state)
 
 
 # Refuse fractions of a device, and bytes where the unit is MiB, which a suffix such as Mi shows. M

@@ -67,7 +67,7 @@ def checked(document: object, config: ManifestConfig) -> Iterator[Checked]:
         yield Checked(title(document), error=error)
 
 
-def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
+def _checked(document: Any, prefix: str, config: ManifestConfig) -> Checked:
     if is_other(document):
         return Checked(called(document), passed_over=True)
     name = title(document)
@@ -80,7 +80,13 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
             if limit_of(document, config.dialects) is not None:
                 slips = suspects(document, config.dialects, placed=True)
                 return Checked(name, notes=_below(prefix, slips))
-            made, below, at = _made(document, kind)
+            made, below, at = document, "", TEMPLATES_READ.get(kind, "")
+            if kind in TEMPLATES:
+                at = TEMPLATES[kind]
+                made, below = _as(("v1", "Pod"), document, at), f"{at}."
+            elif (job := JOB_TEMPLATES.get(kind)) is not None:
+                below = f"{job}." if job else ""
+                made, at = _as(VOLCANO_JOB, document, job), below + TEMPLATES_READ[VOLCANO_JOB]
         with errors_below(prefix + below):
             manifest = read_document(made, config)
     except ManifestError as error:
@@ -105,16 +111,6 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
 
 def _below(prefix: str, notes: Iterable[Suspect]) -> tuple[Suspect, ...]:
     return tuple(note._replace(field=prefix + note.field) for note in notes)
-
-
-# What a controller would submit, the path of that in the document, and the path of the pods.
-def _made(document: Any, kind: tuple[str, str]) -> tuple[object, str, str]:
-    if (at := TEMPLATES.get(kind)) is not None:
-        return _as(("v1", "Pod"), document, at), f"{at}.", at
-    if (at := JOB_TEMPLATES.get(kind)) is not None:
-        below = f"{at}." if at else ""
-        return _as(VOLCANO_JOB, document, at), below, below + TEMPLATES_READ[VOLCANO_JOB]
-    return document, "", TEMPLATES_READ.get(kind, "")
 
 
 def _as(kind: tuple[str, str], document: dict[str, Any], at: str) -> dict[str, Any]:

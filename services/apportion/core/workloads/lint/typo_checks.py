@@ -10,6 +10,7 @@ reported, because a newer API may have it; nor is what reading the pod refuses, 
 no scheduler."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -387,8 +388,14 @@ def doubtful_amounts(
     resources: Mapping[Any, Any], config: DialectConfig
 ) -> Iterator[tuple[Asked, str]]:
     """Yield the amounts in `resources` that are probably mistakes, and why."""
-    asked = _asked(resources, config)
-    meanings = listing.meanings(config) if asked else {}
+    meanings, asked = listing.meanings(config), dict[str, Asked]()
+    kinds: tuple[Kind, Kind] = ("limits", "requests")
+    for kind in kinds:
+        for name, written in part(resources, kind).items():
+            if not isinstance(name, str) or name not in meanings or name in asked:
+                continue
+            with suppress(ManifestError):  # reading the pod refuses it
+                asked[name] = Asked(kind, name, whole(written, name, limit=AMOUNT_MAX))
     for each in asked.values():
         if each.value > WHOLE and any(meaning.clamps for meaning in meanings[each.name]):
             yield each, _CLAMPED.format(each.value)
@@ -401,28 +408,8 @@ def doubtful_amounts(
         idle_name, counting_name, system = dialect.idle(config)
         idle, counting = asked.get(idle_name), asked.get(counting_name)
         if idle and counting and idle.value and counting.value:
-            yield (
-                idle,
-                (
-                    f"is {idle.value} and says nothing of memory beside {counting.name}, which "
-                    f"counts alone, as in {system}; keep one of the two"
-                ),
-            )
-
-
-def _asked(resources: Mapping[Any, Any], config: DialectConfig) -> dict[str, Asked]:
-    known = listing.claims(config)
-    found: dict[str, Asked] = {}
-    kinds: tuple[Kind, Kind] = ("limits", "requests")
-    for kind in kinds:
-        for name, written in part(resources, kind).items():
-            if not isinstance(name, str) or name not in known or name in found:
-                continue
-            try:
-                found[name] = Asked(kind, name, whole(written, name, limit=AMOUNT_MAX))
-            except ManifestError:
-                continue  # reading the pod refuses it
-    return found
+            why = f"is {idle.value} and says nothing of memory beside {counting.name}, which "
+            yield idle, f"{why}counts alone, as in {system}; keep one of the two"
 
 
 def _too_much(asked: Asked, config: DialectConfig) -> str:

@@ -109,21 +109,19 @@ def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
     found = _selector(term.label_selector, field, own, term.match_label_keys)
     found += _own_labels("NotIn", term.mismatch_label_keys, own)
     _bounded(found, f"{field}.labelSelector")
-    namespaces, selector = _namespaces(term, field, own), term.namespace_selector
-    by_label = expressions(selector, f"{field}.namespaceSelector") if selector is not None else ()
+    selector = term.namespace_selector
+    by_label: tuple[LabelExpression, ...] = ()
+    namespaces: tuple[str, ...] = ()  # an empty selector: all namespaces
+    if selector is None or selector.match_labels or selector.match_expressions:
+        if len(term.namespaces) > NAMESPACES_MAX:
+            fix = f"at most {NAMESPACES_MAX}"
+            raise ManifestError(f"{field}.namespaces", term.namespaces, "is too long", fix)
+        named = {dns_label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces)}
+        namespaces = tuple(sorted(named)) or (() if selector is not None else (own.namespace,))
+    if selector is not None:
+        by_label = expressions(selector, f"{field}.namespaceSelector")
     pods = PodSelector(expressions=found, namespaces=namespaces, by_label=by_label)
     return PodTerm(pods=pods, topology_key=term.topology_key)
-
-
-def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, ...]:
-    selector = term.namespace_selector
-    if selector is not None and not (selector.match_labels or selector.match_expressions):
-        return ()  # an empty selector: all namespaces
-    if len(term.namespaces) > NAMESPACES_MAX:
-        fix = f"at most {NAMESPACES_MAX}"
-        raise ManifestError(f"{field}.namespaces", term.namespaces, "is too long", fix)
-    named = (dns_label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces))
-    return tuple(sorted(set(named))) or (() if selector is not None else (own.namespace,))
 
 
 def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint:

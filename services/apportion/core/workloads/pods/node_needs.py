@@ -8,8 +8,9 @@ at the end. Expressions that Kubernetes would refuse are refused. Two pods confl
 exactly if they do in Kubernetes."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from operator import add
 from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_type_hints
 
 import msgspec
@@ -59,11 +60,11 @@ def node_amounts(
     for container in containers:
         needs = _requests(container, claimed)
         if container.role == "init":
-            peak = _most(peak, _sum(needs, sidecars))
+            peak = _combined(max, peak, _combined(add, needs, sidecars))
         elif container.role == "sidecar":
-            sidecars = _sum(sidecars, needs)
+            sidecars = _combined(add, sidecars, needs)
         else:
-            running = _sum(running, needs)
+            running = _combined(add, running, needs)
     extra = {
         name: quantity(amount, within(f"{field}.overhead", name))
         for name, amount in overhead.items()
@@ -76,8 +77,20 @@ def node_amounts(
                 problem = "is asked for by containers only"
                 fix = "write it in the resources of a container"
                 raise ManifestError(whole.at(kind, name), None, problem, fix)
-    total = _most(_sum(running, sidecars), peak) | _requests(whole, claimed)
-    return _rounded(_sum(total, extra), f"{field}.containers")
+    total = _combined(max, _combined(add, running, sidecars), peak) | _requests(whole, claimed)
+    total = _combined(add, total, extra)
+    field = f"{field}.containers"
+    cpu_milli = math.ceil(total.pop("cpu", Fraction()) * 1000)
+    memory_mib = math.ceil(total.pop("memory", Fraction()) / _MIB)
+    if cpu_milli > CPU_MILLI_MAX or memory_mib > HOST_MEMORY_MIB_MAX:
+        problem = "is more than any node has"
+        fix = f"ask for at most {CPU_MILLI_MAX // 1000} CPUs and {HOST_MEMORY_MIB_MAX >> 10} GiB"
+        raise ManifestError(field, f"{cpu_milli}m CPU, {memory_mib} MiB", problem, fix)
+    extended = {name: math.ceil(amount) for name, amount in sorted(total.items()) if amount}
+    if len(extended) > EXTENDED_MAX or any(n > AMOUNT_MAX for n in extended.values()):
+        fix = f"name at most {EXTENDED_MAX}"
+        raise ManifestError(field, extended, "has too many or too large amounts", fix)
+    return NodeConstraints(cpu_milli=cpu_milli, memory_mib=memory_mib, extended=extended)
 
 
 def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
@@ -105,31 +118,11 @@ def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
     return needs
 
 
-def _sum(left: _Vector, right: _Vector) -> _Vector:
-    return {
-        name: left.get(name, Fraction()) + right.get(name, Fraction()) for name in {**left, **right}
-    }
-
-
-def _most(left: _Vector, right: _Vector) -> _Vector:
-    return {
-        name: max(left.get(name, Fraction()), right.get(name, Fraction()))
-        for name in {**left, **right}
-    }
-
-
-def _rounded(total: _Vector, field: str) -> NodeConstraints:
-    cpu_milli = math.ceil(total.pop("cpu", Fraction()) * 1000)
-    memory_mib = math.ceil(total.pop("memory", Fraction()) / _MIB)
-    if cpu_milli > CPU_MILLI_MAX or memory_mib > HOST_MEMORY_MIB_MAX:
-        problem = "is more than any node has"
-        fix = f"ask for at most {CPU_MILLI_MAX // 1000} CPUs and {HOST_MEMORY_MIB_MAX >> 10} GiB"
-        raise ManifestError(field, f"{cpu_milli}m CPU, {memory_mib} MiB", problem, fix)
-    extended = {name: math.ceil(amount) for name, amount in sorted(total.items()) if amount}
-    if len(extended) > EXTENDED_MAX or any(n > AMOUNT_MAX for n in extended.values()):
-        fix = f"name at most {EXTENDED_MAX}"
-        raise ManifestError(field, extended, "has too many or too large amounts", fix)
-    return NodeConstraints(cpu_milli=cpu_milli, memory_mib=memory_mib, extended=extended)
+def _combined(
+    take: Callable[[Fraction, Fraction], Fraction], left: _Vector, right: _Vector
+) -> _Vector:
+    zero = Fraction()
+    return {name: take(left.get(name, zero), right.get(name, zero)) for name in {**left, **right}}
 
 
 SELECTOR_MAX = 64
