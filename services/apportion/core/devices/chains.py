@@ -1,9 +1,8 @@
-"""The chain of device policies: how a pod or the cluster wants devices chosen.
+"""The chain of device policies, from HAMi's `hami.io/gpu-scheduler-policy`.
 
-Source: HAMi's `hami.io/gpu-scheduler-policy`. `binpack`, `spread` and `numa` are sort keys, in this
-order of significance as written. `mutex` allows only idle devices, and `topology-aware` puts links
-before all keys, wherever they are in the chain. A chain of only those two sorts as `spread`.
-Invariant: every chain that `known` accepts has a meaning here, and equal chains mean the same."""
+`binpack`, `spread` and `numa` are sort keys, in the order as written. `mutex` allows only idle
+devices, and `topology-aware` puts links before all keys, wherever they are; a chain of only those
+two sorts as `spread`. Invariant: every chain that `known` accepts has a meaning here."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple, get_args

@@ -1,9 +1,8 @@
 """Simulated devices from a short text, for laptops, tests and imagined fleets.
 
-A text such as `8xH100-80GB` or `4xA100-40GB:mig+2xT4:mps` has count, model, and the mode if it is
-not the model's default. Models are package data (`models.toml`); how a device may be cut is in the
-device catalogue. Invariants: the same node name and text give the same devices with the same ids
-everywhere; every model makes a valid `Device` in each of its `modes`."""
+A text such as `8xH100-80GB` or `4xA100-40GB:mig+2xT4:mps` has count, model, and mode if not the
+model's default. Invariants: the same node name and text give the same devices everywhere; every
+model of `models.toml` makes a valid `Device` in each of its `modes`."""
 
 import hashlib
 import re

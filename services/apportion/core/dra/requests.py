@@ -1,9 +1,8 @@
 """Convert a ResourceClaim to asks, and its placement to an allocation.
 
-A request of our class is a number of devices with memory and cores of each (`capacity.requests`).
-Of CEL, only comparisons of our attributes are supported. Invariants: any other field of a claim
-that would change a decision is refused by name, never ignored. One placement always gives the same
-allocation, so a retry can see that it was written."""
+Of CEL, only comparisons of our attributes are supported. Invariants: a field that would change a
+decision is refused by name, never ignored. One placement always gives the same allocation, so a
+retry can see that it was written."""
 
 import math
 import re

@@ -1,10 +1,9 @@
 """Publish the devices of a node as ResourceSlices.
 
-A device that several claims can share has consumable capacity (`allowMultipleAllocations`). A GPU
-in MIG mode is a set of partitions, one per instance and start, which count down its memory slices
-(`sharedCounters`). Each device has a taint, so a kube-scheduler that honors device taints leaves
-them to our scheduler. Invariant: the same devices give the same slices, except for their
-generation."""
+A shareable device has consumable capacity (`allowMultipleAllocations`). A GPU in MIG mode is a set
+of partitions, one per instance and start, which count down its memory slices (`sharedCounters`). A
+taint keeps kube-schedulers that honor device taints away. Invariant: the same devices give the same
+slices, except for their generation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final

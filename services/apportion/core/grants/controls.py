@@ -1,10 +1,8 @@
 """Environment variables by which a container itself controls how HAMi-core limits it.
 
-The container sets them in its own environment (HAMi, docs of HAMi-core), and the watcher copies
-them to the ledger, because what the agent adds by CDI overrides them. (The kubelet puts a
-container's `env` after what a plugin answered to Allocate, and in runtimes the last value wins; CDI
-comes after both, and the image's own environment before both.) Invariant: none of them gives a
-container more memory or compute than its share, unless the operator allows it for the namespace."""
+The watcher copies them from the container's environment to the ledger, because what the agent adds
+by CDI overrides them, and they override the image and a plugin's answer to Allocate. Invariant:
+none gives a container more than its share, unless the operator allows it for the namespace."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,13 +1,11 @@
 """Decide which containers wait for others on their device and which have limited compute.
 
-This is what HAMi's monitor does every few seconds (`feedback.go`), so that a share of compute
-limits a container only while another one uses the device. Without it HAMi-core always applies the
-limit. A region reports use of its device in two ways: `recent_kernel`, which HAMi-core of mid 2026
-sets only while the limit applies, and the time of the last kernel. Devices and priority come from
-the ledger, never from the region, because the container can write anything there. A container that
-lies about its use only gets itself and its neighbours limited to their own compute. Invariant: a
-container of priority 0 never waits, and one waits only for its own namespace or a namespace that
-the node's operator gives precedence."""
+As HAMi's monitor does every few seconds (`feedback.go`): without it HAMi-core always limits
+compute. A region reports use by `recent_kernel`, which HAMi-core of mid 2026 sets only while the
+limit applies, and by the time of the last kernel. A container that lies about its use only gets
+itself and its neighbours limited to their own compute: devices and priority come from the ledger.
+Invariant: a container of priority 0 never waits, and one waits only for its own namespace or one
+that the node's operator gives precedence."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple

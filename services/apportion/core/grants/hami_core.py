@@ -1,9 +1,7 @@
 """Grants for HAMi-core, a library that is preloaded before CUDA's and limits a container.
 
-Names and values are those of HAMi's and Volcano's device plugins, which HAMi-core reads
-(`CUDA_DEVICE_MEMORY_LIMIT_<i>` etc.), so images made for them run unchanged. Unlike theirs, our
-region exists before the container does: a process with an emptied environment is limited too, and
-the limit can be changed while it runs."""
+Environment is as from HAMi's and Volcano's device plugins (`CUDA_DEVICE_MEMORY_LIMIT_<i>` etc.).
+The region is made before the container, so a process with an emptied environment is limited too."""
 
 from typing import Final
 

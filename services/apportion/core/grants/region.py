@@ -1,11 +1,9 @@
 """HAMi-core's usage region: one file per container, which its processes map into memory.
 
-This is HAMi-core's `shared_region_t` (`multiprocess_memory_limit.h`), versions 1.1 and 1.2,
-little-endian. A region that exists before the container's first process overrides its environment,
-and a new memory limit applies from the next allocation on. New compute limits apply to processes
-that start later, because HAMi-core copies them at `cuInit`. Invariant: nothing in a region is
-trusted, because any process of the container can write to it: its size is checked against its
-version, and its numbers are clipped."""
+It is HAMi-core's `shared_region_t` (`multiprocess_memory_limit.h`), versions 1.1 and 1.2,
+little-endian. A region that exists before the first process overrides its environment. New memory
+limits apply from the next allocation, new compute limits to later processes (copied at `cuInit`).
+Invariant: nothing in it is trusted, because any process of the container can write to it."""
 
 import struct
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Read one parsed document safely: typed, with errors that name the field.
 
 Invariant: reading any value ends in a result or a `ManifestError`, a line of bounded length. Depth,
-numbers and text that no event can carry are refused here, and so are names that Kubernetes would
-not allow (RFC 1123)."""
+numbers and text that no event can carry are refused here, and names that Kubernetes refuses (RFC
+1123)."""
 
 import re
 from collections.abc import Iterator

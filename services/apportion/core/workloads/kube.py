@@ -1,8 +1,7 @@
 """The fields of Kubernetes and Volcano objects that we read, as their APIs spell them.
 
-Other fields are ignored; those that would change a decision are in `unsupported.py`. A struct named
-like its object or API field has no docstring. Invariant: every list and every name has its limit in
-its type."""
+Other fields are ignored, or refused by `unsupported.py`. Invariant: every list and every name has
+its limit in its type."""
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 

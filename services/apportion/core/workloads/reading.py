@@ -1,10 +1,9 @@
 """Read documents, with one outcome each: which kinds are read, by what, and which skipped.
 
-Kinds whose controllers create pods or jobs are refused: without these controllers no pod would be
-created. A PriorityClass applies to the pods given with it, and never overrides one of the cluster's
-configuration. Unrelated documents, such as a Service, are skipped, the same ones by every verb.
-Invariant: a bad document only ever raises a `ManifestError`, which ends with that document. A
-document that contains a pod, or is of one of our kinds in another version, is never skipped."""
+Kinds whose controllers create pods are refused, because nothing here would create them. A
+PriorityClass applies to the pods given with it, and overrides none of the configuration. Invariant:
+a bad document only ever raises a `ManifestError`. A document with a pod, or of one of our kinds in
+another version, is never skipped."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager

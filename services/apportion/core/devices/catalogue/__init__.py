@@ -1,9 +1,7 @@
-"""The device catalogue: what is known about each device family, as data.
+"""The device catalogue: what is known about each device family, one TOML file per vendor.
 
-One TOML file per vendor describes how its devices can be cut: the MIG profiles of a model with
-their possible start slices, the vNPU templates of a chip, and the type names that users write. A
-new vendor is a new file; only a new way of cutting needs code. Invariant: the catalogue is read
-once, at import, and never changes."""
+A new vendor is a new file; only a new way of cutting devices needs code. Invariant: the catalogue
+is read once, at import, and never changes."""
 
 import re
 import tomllib

@@ -1,11 +1,10 @@
 """Build the event for a bound pod that the ledger lacks, from its annotations.
 
-A pod that we bound has our annotation; one bound by another scheduler has that scheduler's. If a
-pod requests devices and no annotation names them, they are unknown, and every device that it may
-have counts as in use (`core.ledger.unattributed_devices`). An annotation counts only if the
-scheduler that bound the pod wrote it, by the managed fields: the pod's author can write any other
-one. A pod of ours without devices has a claim too, to its CPU and memory, so that it can be evicted
-for one of higher priority. Invariant: any other claim is of a pod that requests devices."""
+An annotation counts only if the scheduler that bound the pod wrote it, by the managed fields,
+because the pod's author can write any other. If no annotation names the devices that a pod
+requests, every device that it may have counts as in use (`core.ledger.unattributed_devices`).
+Invariant: a claim is of a pod that requests devices, or of one of ours, which can be evicted for
+its CPU and memory."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping

@@ -1,10 +1,8 @@
 """Write a placement as annotations of its pod: ours, and those for its device plugin.
 
-They are part of the write that binds the pod, so a pod without them was not bound by us. A pod is
-rendered in the dialect that it was read in, so an unmodified device plugin finds what its own
-scheduler would have written. Invariant: our annotations have all that the ledger has of the
-placement's shares, so a lost ledger can be restored. The same placement, devices, configuration and
-time give the same text on any binder."""
+They are part of the write that binds the pod. It is rendered in its own dialect, so an unmodified
+device plugin finds what its own scheduler would have written. Invariant: our annotations suffice to
+restore a lost ledger, and the same input gives the same text on any binder."""
 
 from collections.abc import Mapping
 

@@ -1,10 +1,9 @@
 """Read what one container requests, resource by resource, independent of any dialect.
 
 A quantity ("100m", "2Gi", "1k", "1e3") is read exactly, by the grammar of
-`k8s.io/apimachinery/pkg/api/resource`: a decimal number with a binary suffix, a decimal suffix or a
-decimal exponent. Callers with a coarser unit round up once, at the end of a sum. Extended resources
-cannot be overcommitted, so request and limit must agree. Invariant: an `Amount` is a whole number
-of zero or more and keeps the field that it came from."""
+`k8s.io/apimachinery/pkg/api/resource`; callers round up once, at the end of a sum. Extended
+resources cannot be overcommitted, so request and limit must agree. Invariant: an `Amount` is a
+whole number of zero or more and keeps its field."""
 
 import math
 import re

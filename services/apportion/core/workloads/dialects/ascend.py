@@ -1,11 +1,9 @@
-"""Ascend: `huawei.com/Ascend310P` and others, each with a `-memory`.
+"""Ascend: `huawei.com/Ascend310P` and others, each with a `-memory`, also in lower case.
 
-Memory is cut by templates of the device catalogue: a vNPU is the smallest template with enough
-memory, else the whole device. Several devices at once are whole ones, and the dies of a 910C are
-allocated in pairs (HAMi's Ascend device). Names are accepted in lower case too. The device plugin
-reads a placement from the pod's annotations, family by family. A pod with `huawei.com/vnpu-mode:
-hami-core` requests softly split NPUs instead, by any amount of memory and percent of cores, of any
-number of devices whose agent reports the mode `hami-core`."""
+Memory is cut by templates: a vNPU is the smallest one with enough memory, else the whole device.
+Several devices are whole ones, and the dies of a 910C come in pairs (HAMi's Ascend device). A pod
+with `huawei.com/vnpu-mode: hami-core` requests softly split NPUs instead, by any amount of memory
+and percent of cores, on devices whose agent reports the mode `hami-core`."""
 
 from collections.abc import Mapping
 from functools import partial

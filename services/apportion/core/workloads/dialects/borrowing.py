@@ -1,12 +1,10 @@
 """Let containers borrow devices that another container of the pod has at another time.
 
-Init containers run one after the other, before any container that is neither one nor a sidecar. So
-a pod needs the maximum of any init container and of all others together, not the sum: Kubernetes
-counts so, the kubelet passes devices on, and HAMi places so (`CollapseInitContainerUsage`). A
-lender's ask, among those that take devices, may be raised to what its borrower needs; its own ask
-is then among those that borrow. If one ask cannot cover both (other counts, or other types of
-amounts), an init container gets devices of its own. Invariant: a borrower gets no more than the
-lender has, and two borrowers of one lender never run at the same time."""
+Init containers run one by one before all others, so a pod needs the maximum, not the sum:
+Kubernetes and HAMi (`CollapseInitContainerUsage`) count so too. A lender's ask is raised to what
+its borrower needs; if one ask cannot cover both, an init container gets devices of its own.
+Invariant: a borrower gets no more than the lender has, and two borrowers of one lender never run at
+the same time."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain

@@ -1,10 +1,9 @@
 """What a dialect is, and the types that its functions take and return.
 
-A dialect's module creates one `DIALECT` of small functions (vcuda, whose names exist twice, creates
-two), which is used only through `listing`. Invariant: no other code depends on which dialect it is.
-A limit counts what pods have allocated, by whichever names they requested it, so no dialect can
-bypass it. An annotation is understood completely, or refused with the key, the value and the fix;
-on a bound pod it is `Unclear`. Rendering depends on the `PlacedPod` only."""
+Invariant: dialects are used only through `listing`, and no other code depends on which one it is. A
+limit counts what pods have allocated, by whichever names, so no dialect bypasses it. An annotation
+is understood completely, or refused with the key, the value and the fix; on a bound pod it is
+`Unclear`."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar

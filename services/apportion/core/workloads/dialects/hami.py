@@ -1,9 +1,8 @@
 """HAMi: `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores`, `priority`.
 
-The defaults are those of HAMi's admission webhook, which sets `gpucores` to 100 for the whole
-memory without cores. Its device plugin reads a placement from the pod's annotations: one segment
-per container, init containers first, empty ones kept. HAMi's plugins for other vendors do the same.
-A count on GPUs in MIG mode counts instances, not GPUs (`Fit` can choose the same GPU again)."""
+Defaults are those of HAMi's admission webhook. Its device plugins read a placement from the pod's
+annotations: one segment per container, init containers first, empty ones kept. A count on GPUs in
+MIG mode counts instances, not GPUs (`Fit` can choose the same GPU again)."""
 
 from collections.abc import Iterator
 from functools import partial

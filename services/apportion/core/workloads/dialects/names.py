@@ -1,10 +1,8 @@
 """What can be configured of the dialects: the resource names of GPUs, and defaults.
 
-The names are those of HAMi's chart and of Volcano's device plugin; the section `nvidia` of the
-configuration renames them. Resource names of other dialects are fixed. Invariant: a name that is
-not configured is the original system's. In one dialect no two resources have the same name; in two
-dialects they may (Volcano's count can be `nvidia.com/gpu`), and then the pod's other names
-decide."""
+The section `nvidia` of the configuration renames the resources of HAMi or Volcano; other dialects'
+names are fixed. Invariant: in one dialect no two resources have the same name. In two they may
+(Volcano's count can be `nvidia.com/gpu`), and then the pod's other names decide."""
 
 from functools import lru_cache
 from typing import Annotated

@@ -1,11 +1,9 @@
 """What the dialects of NVIDIA GPUs have in common: amounts and annotations.
 
-Amounts are count, memory and cores, by the rules of HAMi's admission webhook and of Volcano's
-request parser (`GenerateResourceRequests`, `ExtractResourceRequest`). A count is of distinct GPUs;
-memory and cores are per GPU. Without memory the whole GPU is requested, and without cores as well,
-exclusively. A count of zero requests nothing, whatever else is written. HAMi and Volcano spell
-several annotations differently, so every NVIDIA dialect reads both. Invariant: two spellings of one
-thing agree, or the pod is refused."""
+The rules are those of HAMi's admission webhook (`GenerateResourceRequests`) and of Volcano's
+request parser (`ExtractResourceRequest`): memory and cores are per GPU; without memory the whole
+GPU is requested, without cores too exclusively; a count of zero requests nothing. Invariant: two
+spellings of one annotation agree, or the pod is refused."""
 
 from collections.abc import Callable
 from itertools import chain

@@ -1,15 +1,8 @@
 """Convert the resources and annotations of one pod to asks, in the dialect that it uses.
 
 A name can belong to several dialects (`nvidia.com/gpu` is HAMi's and the plain one), so the dialect
-is the first that claims all names of the pod. Policies for nodes and devices are HAMi's annotations
-in every dialect; the choice among devices is the dialect's own. Invariant: no dialect is guessed: a
-pod whose names no single dialect has is refused, and so is an annotation that asks for something we
-do not do. Names of shared devices of other vendors (`VENDORS`) are refused too: as an extended
-resource, such a pod would wait for a node with that resource, and there HAMi's plugin would give it
-no device, because nothing writes the annotations that it reads. Whole devices of a vendor's own
-plugin (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, `metax-tech.com/gpu`,
-`vastaitech.com/va`, `birentech.com/gpu`) stay extended resources. The names are those of HAMi's
-`pkg/device` and of Volcano's device sharing."""
+is the first that claims all names of the pod; other mixtures are refused. Invariant: no dialect is
+guessed, and an annotation that requests something we do not do is refused."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -199,6 +192,11 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
     return DeviceWeights(**weights)
 
 
+# Names of shared devices are from HAMi's `pkg/device` and Volcano's device sharing. They are
+# refused: as an extended resource, such a pod would wait for a node with HAMi's plugin, which would
+# give it no device, because nothing writes the annotations that it reads. Whole devices of a
+# vendor's own plugin (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, …) stay extended
+# resources.
 class Vendor(NamedTuple):
     """A vendor, and the names in its domain that only device sharing uses.
 

@@ -1,9 +1,8 @@
 """vcuda, the design of gpu-manager: hundredths of a GPU, and memory units of 256 MiB.
 
-1 to 99 hundredths are a share of one GPU and need an amount of memory; a positive multiple of 100
-is that many whole GPUs, whatever memory is written. The names exist under two prefixes, and a pod
-uses one of them; its dialect is named after it, as in `docker.com/vcuda`, because the device plugin
-expects its annotations under the same prefix."""
+1 to 99 hundredths are a share of one GPU and need memory; a multiple of 100 is that many whole
+GPUs. The names exist under two prefixes; the dialect has that of its pod, as in `docker.com/vcuda`,
+because the device plugin expects its annotations under the same one."""
 
 from collections.abc import Iterator
 from typing import Final

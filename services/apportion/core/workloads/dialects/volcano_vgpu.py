@@ -1,10 +1,8 @@
 """Volcano vGPU: `volcano.sh/vgpu-number`, `vgpu-memory`, `vgpu-memory-percentage`, `vgpu-cores`.
 
-Memory above the GPU's is capped. A count alone is that many whole GPUs; a percentage of 100 without
-cores is not, because Volcano lets such a GPU's cores be shared. Its device plugin reads a placement
-from the pod's annotations: one segment per container with a GPU. A MIG instance is identified by
-its group and position, so a cluster with that plugin needs `knownMigGeometries`; if none are
-configured, the groups are the plugin's defaults."""
+A count alone is that many whole GPUs; a percentage of 100 without cores is not, because Volcano
+lets such a GPU's cores be shared. The device plugin identifies a MIG instance by its group and
+position, so a cluster with it needs `knownMigGeometries`, or uses the plugin's default groups."""
 
 from collections.abc import Iterator
 

@@ -1,12 +1,10 @@
-"""Read documents that limit: a Volcano Queue and a ResourceQuota, as their events.
+"""Read a Volcano Queue and a ResourceQuota as the events of their limits.
 
-A queue may have a card quota, the number of devices per model: names and form are those of
-Volcano's capacity-card, a JSON object in an annotation, as in `{"NVIDIA-A100": 8,
-"NVIDIA-H200/mig-1g.18gb-mixed": 2}`. Of a ResourceQuota only extended resources are read, because
-the API server enforces CPU, memory, storage and object counts. All resources that could be devices
-are read, because the meaning of a name depends on the configuration in force when it is used.
-Invariant: what cannot be enforced is refused, with the field. A quota that cannot be read, or whose
-limits would bind other pods than it says, is reported, never read as empty."""
+A queue may have a card quota, as in Volcano's capacity-card: `{"NVIDIA-A100": 8,
+"NVIDIA-H200/mig-1g.18gb-mixed": 2}`. Of a ResourceQuota all extended resources are read, because
+the configuration in force later decides which are devices. Invariant: what cannot be enforced is
+refused, with the field. A quota that cannot be read, or whose scopes select pods, is never read as
+empty."""
 
 import math
 from collections.abc import Mapping

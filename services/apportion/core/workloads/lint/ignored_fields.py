@@ -1,9 +1,7 @@
-"""The fields of a pod that never affect its placement and are in no other table.
+"""The fields of a pod that never affect its placement, with the reason.
 
-A field of the newest API that is neither read (`kube`), nor refused (`unsupported`), nor here would
-be ignored silently; a test with a real API server checks all of them. Invariant: a field that
-kube-scheduler reads, or that an API server's admission turns into one, has its reason next to
-it."""
+Invariant: every field of the newest API is read (`kube`), refused (`unsupported`) or here; a test
+with a real API server checks that none is ignored silently."""
 
 from collections.abc import Mapping
 

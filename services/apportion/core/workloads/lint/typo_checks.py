@@ -1,13 +1,9 @@
 """Find names and amounts in manifests that are probably not what the author meant.
 
-A resource that nothing reads is requested of the node, and no node offers it; an annotation or
-field that nothing reads has no effect. Some amounts count differently than written, or no device
-can satisfy them: more than 100 % of cores is clamped, Volcano's memory is capped, of memory and its
-percentage only one counts, and a request in MiB where the unit is 256 MiB is larger than any
-device. Invariant: a resource or annotation in one of our domains is known or reported; in another
-domain it is reported if it is close to a known one. A field that is close to no known one is not
-reported, because a newer API may have it; nor is what reading the pod refuses, nor a pod that names
-no scheduler."""
+Unknown resources are requested of nodes that do not offer them; unknown annotations and fields have
+no effect; some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name
+in one of our domains is reported; elsewhere it is reported if it is close to a known one. Not
+reported: what reading the pod refuses, and fields close to none, which a newer API may have."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -1,11 +1,9 @@
 """What a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks.
 
 Amounts add up as in Kubernetes: the larger of the containers and sidecars that run at once, and the
-largest init container with the sidecars started before it; plus the overhead. Disks that a pod
-names without a claim follow kube-scheduler's VolumeRestrictions; other volumes, such as `azureDisk`
-or `cinder`, restrict no node there, and none here. Invariant: sums are exact, and rounded up once
-at the end. Expressions that Kubernetes would refuse are refused. Two pods conflict by their disks
-exactly if they do in Kubernetes."""
+largest init container with the sidecars before it; plus the overhead. Disks without a claim follow
+kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums are exact and
+rounded up once, and expressions that Kubernetes would refuse are refused."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
