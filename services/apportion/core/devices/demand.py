@@ -83,13 +83,8 @@ def memory_needed_mib(ask: Ask, device: Device) -> int:
 
 
 def _whole(device: Device) -> Demand:
-    return Demand(
-        memory_mib=device.memory_mib,
-        cores_needed=device.cores,
-        cores=device.cores,
-        alone=True,
-        template_cpu=template_cpu_of(device),
-    )
+    cpu = template_cpu_of(device)
+    return Demand(device.memory_mib, device.cores, device.cores, alone=True, template_cpu=cpu)
 
 
 def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:

@@ -64,9 +64,7 @@ def groups_of(
 def laid_out(
     group: MigGroup, number: int, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> tuple[Place, ...]:
-    """Return the places of a group, in the order of their positions.
-
-    Raises Unlaid as `groups_of` does."""
+    """Return the places of a group, in the order of their positions. Raises Unlaid."""
     wanted: list[MigProfile] = []
     for entry in group.geometries:
         known = sized(_profile(entry.name, model), sizes)

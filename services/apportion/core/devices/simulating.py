@@ -115,9 +115,7 @@ def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
 
 
 def find_model(name: str) -> Model:
-    """Return the model with that short name, ignoring case.
-
-    Raises SimulationInvalid with the models that come closest."""
+    """Return the model with that short name in any case. Raises SimulationInvalid."""
     known = {key.lower(): (key, model) for key, model in models().items()}
     if name.lower() in known:
         return known[name.lower()][1]

@@ -22,9 +22,7 @@ _OTHERS = re.compile("[^a-z0-9]+")
 
 
 def container_of(claim: str) -> str:
-    """Return the ledger's stand-in for the containers that use a claim, by its uid.
-
-    No container's name contains a colon."""
+    """Return the ledger's container for a claim's uid; no real container's name has a colon."""
     return f"{_CLAIM}{claim}"
 
 

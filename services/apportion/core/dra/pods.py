@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, NamedTuple
 
 import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, structs
 
 from apportion.core.dra.names import CLASS, DIALECT
 from apportion.core.dra.requests import ResourceClaim, Wanted, wanted
 from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.kube import Kube
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import CONTAINERS_MAX
 
@@ -21,52 +22,42 @@ CLAIMS_MAX = 64
 _IN_PODS = "spec.resourceClaims"
 
 
-class _Part(Struct, frozen=True, rename="camel", kw_only=True):
-    """A part of a pod; other fields are ignored."""
-
-
-class _Reference(_Part, frozen=True):
+class _Reference(Kube, frozen=True):
     name: str = ""
     resource_claim_name: str = ""
-    resource_claim_template_name: str = ""
 
 
-class _Used(_Part, frozen=True):
+class _Used(Kube, frozen=True):
     name: str = ""
     request: str = ""
 
 
-class _Resources(_Part, frozen=True):
+class _Resources(Kube, frozen=True):
     claims: Annotated[list[_Used], Meta(max_length=CLAIMS_MAX)] = []
 
 
-class _Container(_Part, frozen=True):
+class _Container(Kube, frozen=True):
     resources: _Resources = _Resources()
     restart_policy: str = ""
 
 
-class _Spec(_Part, frozen=True):
+class _Spec(Kube, frozen=True):
     node_name: str = ""
     resource_claims: Annotated[list[_Reference], Meta(max_length=CLAIMS_MAX)] = []
     containers: Annotated[list[_Container], Meta(max_length=CONTAINERS_MAX)] = []
     init_containers: Annotated[list[_Container], Meta(max_length=CONTAINERS_MAX)] = []
 
 
-class _Made(_Part, frozen=True):
-    name: str = ""
-    resource_claim_name: str = ""
+class _Status(Kube, frozen=True):
+    resource_claim_statuses: Annotated[list[_Reference], Meta(max_length=CLAIMS_MAX)] = []
 
 
-class _Status(_Part, frozen=True):
-    resource_claim_statuses: Annotated[list[_Made], Meta(max_length=CLAIMS_MAX)] = []
-
-
-class _Metadata(_Part, frozen=True):
+class _Metadata(Kube, frozen=True):
     uid: str = ""
     namespace: str = ""
 
 
-class _Pod(_Part, frozen=True):
+class _Pod(Kube, frozen=True):
     metadata: _Metadata = _Metadata()
     spec: _Spec = _Spec()
     status: _Status = _Status()

@@ -24,6 +24,7 @@ from apportion.core.dra.names import (
 )
 from apportion.core.workloads.dialects.amounts import quantity, whole
 from apportion.core.workloads.document import ManifestError, within
+from apportion.core.workloads.kube import Kube
 from apportion_schemas import Ask, Device, DeviceConstraints, Share
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE
@@ -47,23 +48,19 @@ _EXAMPLE: Final = f'device.attributes["{DRIVER}"].profile == "1g.10gb" && ...'
 Json = dict[str, Any]
 
 
-class _Part(Struct, frozen=True, rename="camel", kw_only=True):
-    """A part of a claim; other fields are ignored."""
-
-
-class _Cel(_Part, frozen=True):
+class _Cel(Kube, frozen=True):
     expression: str = ""
 
 
-class _Selector(_Part, frozen=True):
+class _Selector(Kube, frozen=True):
     cel: _Cel = _Cel()
 
 
-class _Capacity(_Part, frozen=True):
+class _Capacity(Kube, frozen=True):
     requests: dict[str, Any] = {}
 
 
-class _Exactly(_Part, frozen=True):
+class _Exactly(Kube, frozen=True):
     device_class_name: str = ""
     selectors: list[_Selector] = []
     allocation_mode: str = "ExactCount"
@@ -72,7 +69,7 @@ class _Exactly(_Part, frozen=True):
     capacity: _Capacity | None = None
 
 
-class Request(_Part, frozen=True):
+class Request(Kube, frozen=True):
     """One request of a claim: a type of device, and how many of them."""
 
     name: str
@@ -80,31 +77,31 @@ class Request(_Part, frozen=True):
     first_available: list[Any] = []
 
 
-class _Opaque(_Part, frozen=True):
+class _Opaque(Kube, frozen=True):
     driver: str = ""
 
 
-class _Config(_Part, frozen=True):
+class _Config(Kube, frozen=True):
     opaque: _Opaque | None = None
 
 
-class _Devices(_Part, frozen=True):
+class _Devices(Kube, frozen=True):
     requests: list[Request] = []
     constraints: list[Any] = []
     config: list[_Config] = []
 
 
-class _Spec(_Part, frozen=True):
+class _Spec(Kube, frozen=True):
     devices: _Devices = _Devices()
 
 
-class _Owner(_Part, frozen=True):
+class _Owner(Kube, frozen=True):
     kind: str = ""
     uid: str = ""
     controller: bool = False
 
 
-class _Meta(_Part, frozen=True):
+class _Meta(Kube, frozen=True):
     name: str
     uid: str
     namespace: str = ""
@@ -113,7 +110,7 @@ class _Meta(_Part, frozen=True):
     owner_references: list[_Owner] = []
 
 
-class Consumer(_Part, frozen=True):
+class Consumer(Kube, frozen=True):
     """A consumer that may use the claim (`status.reservedFor[]`)."""
 
     resource: str = ""
@@ -121,7 +118,7 @@ class Consumer(_Part, frozen=True):
     uid: str = ""
 
 
-class Result(_Part, frozen=True):
+class Result(Kube, frozen=True):
     """One device allocated to the claim, and the request that it satisfies."""
 
     request: str = ""
@@ -131,20 +128,20 @@ class Result(_Part, frozen=True):
     share_id: str = msgspec.field(name="shareID", default="")
 
 
-class _Results(_Part, frozen=True):
+class _Results(Kube, frozen=True):
     results: Annotated[list[Result], Meta(max_length=256)] = []
 
 
-class _Allocation(_Part, frozen=True):
+class _Allocation(Kube, frozen=True):
     devices: _Results = _Results()
 
 
-class _Status(_Part, frozen=True):
+class _Status(Kube, frozen=True):
     allocation: _Allocation | None = None
     reserved_for: list[Consumer] = []
 
 
-class ResourceClaim(_Part, frozen=True):
+class ResourceClaim(Kube, frozen=True):
     """The fields of a ResourceClaim that we read."""
 
     metadata: _Meta
@@ -194,9 +191,7 @@ class Wanted(Struct, frozen=True):
 
 
 def wanted(claim: ResourceClaim) -> Wanted:
-    """Return what the claim requests.
-
-    Raises ManifestError if it requests something that is not ours or not supported."""
+    """Return what the claim requests. Raises ManifestError if it is not ours or not supported."""
     devices, at = claim.spec.devices, f"ResourceClaim {claim.key}: spec.devices"
     if devices.constraints:
         raise ManifestError(f"{at}.constraints", devices.constraints, *_later("remove them"))

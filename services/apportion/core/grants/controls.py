@@ -19,18 +19,15 @@ LOG_LEVEL: Final = "LIBCUDA_LOG_LEVEL"
 HIGH: Final = "0"
 UNHELD: Final = "disable"
 DEFAULT: Final = "default"
-FIRST, OTHERS = 0, 1
 
 
 def priority_of(controls: dict[str, str]) -> int:
     """Return HAMi-core's priority of the container: 0 for `0`, else 1."""
-    return FIRST if controls.get(PRIORITY) == HIGH else OTHERS
+    return 0 if controls.get(PRIORITY) == HIGH else 1
 
 
 def heeded(controls: Mapping[str, str], *, may_be_unheld: bool) -> dict[str, str]:
-    """Return the variables that take effect.
-
-    Those that lift HAMi-core's limits count only if `may_be_unheld`."""
+    """Return the variables that take effect; those that lift limits only if `may_be_unheld`."""
     return {
         name: value
         for name, value in controls.items()

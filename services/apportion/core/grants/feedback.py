@@ -16,9 +16,7 @@ ANY = "*"  # matches every namespace
 
 
 class Contender(NamedTuple):
-    """One container: its region, and its namespace, devices and priority in the ledger.
-
-    Priority 0 goes before 1."""
+    """One container's region, and its namespace, devices and priority (0 first) in the ledger."""
 
     region: Region
     namespace: str

@@ -117,9 +117,7 @@ class Region:
     """A container's limits and usage, and the switches of both."""
 
     def __init__(self, stored: Stored) -> None:
-        """Check the header.
-
-        Raises RegionInvalid if it is too short, not initialized, or of an unknown version."""
+        """Check the header. Raises RegionInvalid if the version is unknown, or it is too short."""
         size, head = len(stored), stored.read(0, _HEAD.size)
         if len(head) < _HEAD.size:
             raise RegionInvalid(f"{size} bytes are no usage region of HAMi-core")
@@ -208,9 +206,7 @@ class Region:
         return self._put(_i32, _TAIL + _PRIORITY, plan.priority) or changed
 
     def raised(self, plan: RegionPlan) -> Iterator[tuple[int, int, int]]:
-        """Yield each position that allows more than the plan, with its memory and cores.
-
-        HAMi-core treats a limit of 0 as none."""
+        """Yield position, memory and cores where more than the plan is allowed; 0 is no limit."""
         for position, wanted in enumerate(zip(plan.memory, _cores_of(plan), strict=False)):
             memory = min(self._u64(_MEMORY + 8 * position), BYTES_MAX)
             cores = min(self._u64(_CORES + 8 * position), _WHOLE)

@@ -148,9 +148,7 @@ def part(whole: object, *keys: str) -> dict[Any, Any]:
 
 
 def entries(whole: object, key: str) -> Iterator[tuple[int, dict[Any, Any]]]:
-    """Yield the objects of the list under a key, each with its index; skip other values.
-
-    Reading refuses those."""
+    """Yield the objects of the list under a key, with index; skip others, which reading refuses."""
     listed = whole.get(key) if isinstance(whole, dict) else None
     for place, each in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(each, dict):

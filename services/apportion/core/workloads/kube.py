@@ -70,8 +70,6 @@ class ContainerSpec(Kube, frozen=True):
 
 
 class SchedulingGate(Kube, frozen=True):
-    """One entry of `schedulingGates[]`: the pod is not scheduled until it is removed."""
-
     name: Text
 
 
@@ -87,8 +85,6 @@ class NodeTerm(Kube, frozen=True):
 
 
 class NodeTerms(Kube, frozen=True):
-    """`nodeSelectorTerms[]`: a node must match any of them."""
-
     node_selector_terms: Annotated[list[NodeTerm], Meta(min_length=1, max_length=64)]
 
 
@@ -98,8 +94,6 @@ class PreferredNode(Kube, frozen=True):
 
 
 class NodeAffinity(Kube, frozen=True):
-    """`affinity.nodeAffinity`: required and preferred nodes."""
-
     required_during_scheduling_ignored_during_execution: NodeTerms | None = None
     preferred_during_scheduling_ignored_during_execution: Annotated[
         list[PreferredNode], Meta(max_length=64)
@@ -121,15 +115,11 @@ class PodAffinityTerm(Kube, frozen=True):
 
 
 class WeightedPodAffinityTerm(Kube, frozen=True):
-    """A preferred term of pod affinity, with its weight of 1 to 100."""
-
     weight: Annotated[int, Meta(ge=1, le=100)]
     pod_affinity_term: PodAffinityTerm
 
 
 class PodAffinity(Kube, frozen=True):
-    """`affinity.podAffinity` or `affinity.podAntiAffinity`, which have the same form."""
-
     required_during_scheduling_ignored_during_execution: Annotated[
         list[PodAffinityTerm], Meta(max_length=64)
     ] = []
@@ -181,8 +171,6 @@ class IscsiTarget(Kube, frozen=True):
 
 
 class CephImage(Kube, frozen=True):
-    """`rbd` of a volume: an image in a Ceph pool, by any of its monitors."""
-
     monitors: Annotated[list[Text], Meta(max_length=64)] = []
     pool: Text = "rbd"
     image: Text = ""
@@ -202,8 +190,6 @@ class Volume(Kube, frozen=True):
 
 
 class SchedulingGroup(Kube, frozen=True):
-    """`schedulingGroup` of a pod, since Kubernetes 1.36."""
-
     pod_group_name: Text = ""
 
 
@@ -288,8 +274,6 @@ class GangPolicy(Kube, frozen=True):
 
 
 class SchedulingPolicy(Kube, frozen=True):
-    """How the pods of a group are placed: as a gang, or one by one without it."""
-
     gang: GangPolicy | None = None
 
 

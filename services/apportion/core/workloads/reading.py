@@ -39,9 +39,7 @@ def read_documents(
     *,
     leaves: Callable[[object], bool] = lambda _: False,
 ) -> Iterator[Outcome]:
-    """Yield the outcome of every document that it does not `leaves`, in order.
-
-    A List has one outcome per item."""
+    """Yield the outcome of each document, or item of a List, that `leaves` does not skip."""
     for number, document in enumerate(documents, 1):
         items, error = items_of(document)
         for field, item in items:
@@ -179,9 +177,9 @@ def others_in(document: object) -> Iterator[str]:
 
 def is_other(document: object) -> bool:
     """Return True for a document that is neither a workload nor a limit, and is skipped."""
-    if not isinstance(document, dict) or not document or holds_pods(document):
+    if not isinstance(document, dict) or not document:
         return False
-    if unusable(document):
+    if holds_pods(document) or unusable(document):
         return False
     version, kind = document.get("apiVersion"), document.get("kind")
     if version is None and kind is None:

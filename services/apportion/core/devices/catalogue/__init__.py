@@ -106,9 +106,7 @@ def normal(model: str) -> str:
 def mig_profiles(
     family: str, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> tuple[MigProfile, ...]:
-    """Return the MIG profiles of a device, smallest first; empty if it has none.
-
-    `sizes` override the memory of the catalogue."""
+    """Return the MIG profiles of a device, smallest first; `sizes` override their memory."""
     known = FAMILIES.get(family)
     words = f"-{normal(model)}-"
     for candidate in known.models if known else ():

@@ -161,8 +161,8 @@ def claim_of(
         [container["name"] for kind, container in _containers(document) if kind == role]
         for role in ("init", "app")
     )
-    found = recover(BoundPod(notes, init, containers, about.shape.asks, config.dialects))
-    if found is None:
+    bound = BoundPod(notes, init, containers, about.shape.asks, config.dialects)
+    if (found := recover(bound)) is None:
         return claim._replace(unclear=any(notes.get(key) for key in RECOVERS))
     return claim._replace(evidence=found.evidence, held=found.held)
 
@@ -176,10 +176,19 @@ def _doubted(document: dict[str, Any], writers: frozenset[str]) -> tuple[str, ..
     specs = [part(each, "fieldsV1", "f:spec") for _, each in entries(metadata, "managedFields")]
     if not any(specs) or any("f:nodeName" in spec for spec in specs):
         return tuple(telling)
-    trusted = {SHARES: OURS, ATTEMPT: OURS}
-    return tuple(
-        key for key in telling if not _written_by(metadata, key, trusted.get(key, writers))
-    )
+    # Another annotation counts if only trusted managers wrote it, or it came with the binding,
+    # which leaves no mark in `metadata.managedFields`. Every account that may change a pod may
+    # change these fields too: the policies of `deploy/kubernetes/policies` prevent that, and this
+    # check is for clusters without them.
+    doubted = set()
+    for _, entry in entries(metadata, "managedFields"):
+        created = "f:containers" in part(entry, "fieldsV1", "f:spec")  # by any manager
+        written = part(entry, "fieldsV1", "f:metadata", "f:annotations")
+        for key in telling:
+            trusted = OURS if key in (SHARES, ATTEMPT) else writers
+            if f"f:{key}" in written and (created or str(entry.get("manager", "")) not in trusted):
+                doubted.add(key)
+    return tuple(key for key in telling if key in doubted)
 
 
 def _wanted(
@@ -292,18 +301,3 @@ def _asking(
         count = min(counts[name], COUNT_MAX)
         asks.append(Ask(container=name, family=family, count=count, memory_mib=share.memory_mib))
     return structs.replace(about, shape=structs.replace(about.shape, asks=tuple(asks)))
-
-
-# True if only these managers wrote the annotation, or it came with the binding, which leaves no
-# mark in `metadata.managedFields`. Invariant: nothing is trusted of a pod that was not bound by a
-# binding, or whose creator is not in the managed fields. Every account that may change a pod may
-# change these fields too: the policies of `deploy/kubernetes/policies` prevent that, and this check
-# is for clusters without them.
-def _written_by(metadata: Mapping[str, Any], key: str, writers: frozenset[str]) -> bool:
-    for _, entry in entries(metadata, "managedFields"):
-        if f"f:{key}" in part(entry, "fieldsV1", "f:metadata", "f:annotations"):
-            # The creator of the pod, whatever its name.
-            made = "f:containers" in part(entry, "fieldsV1", "f:spec")
-            if made or str(entry.get("manager", "")) not in writers:
-                return False
-    return True

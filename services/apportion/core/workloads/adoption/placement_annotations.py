@@ -35,9 +35,7 @@ def shares_text(shares: tuple[Share, ...]) -> str:
 
 
 def read_shares(annotations: Mapping[str, str]) -> tuple[Share, ...]:
-    """Return the shares in a pod's annotations; empty if there are none.
-
-    Raises ManifestError if they cannot be read."""
+    """Return the shares in a pod's annotations, if any. Raises ManifestError if unreadable."""
     text = annotations.get(SHARES, "")
     if not text:
         return ()

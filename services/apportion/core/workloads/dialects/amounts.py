@@ -28,9 +28,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def quantity(value: object, field: str) -> Fraction:
-    """Return the exact value of a quantity, zero or more.
-
-    Raises ManifestError if it is not a quantity, or negative."""
+    """Return the exact value of a quantity. Raises ManifestError if it is none, or negative."""
     match _exact(value):
         case None:
             fix = 'write a number, as in "2", "500m" or "4Gi"'

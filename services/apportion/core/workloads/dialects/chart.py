@@ -9,17 +9,13 @@ from apportion.core.workloads.document import ManifestError, below, shown
 
 
 def expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> None:
-    """Refuse a value that is none of `nothing`, unless that is empty; `true` is not 1.
-
-    Raises ManifestError with the key."""
+    """Raise ManifestError for a value not in `nothing`, unless that is empty; `true` is not 1."""
     if nothing and not any(value == each and type(value) is type(each) for each in nothing):
         raise ManifestError(path, value, "is not obeyed here", fix)
 
 
 def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
-    """Refuse a section that has another value than `expected` under one of its keys.
-
-    Raises ManifestError with the key."""
+    """Raise ManifestError if a key of `section` has another value than in `expected`."""
     for key, value in expected.items():
         fix = f"remove it; here it is {shown(value)}"
         expect(section.get(key, value), (value,), below(path, key), fix)

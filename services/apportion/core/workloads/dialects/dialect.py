@@ -10,7 +10,6 @@ from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from apportion.core.devices.demand import memory_needed_mib
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.borrowing import Parts, lent, parted
 from apportion.core.workloads.dialects.names import DialectConfig
@@ -144,9 +143,7 @@ def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) ->
 
 
 def name_list(notes: Notes, key: str) -> tuple[str, ...]:
-    """Return a comma list of names, sorted and without duplicates.
-
-    Raises ManifestError if it is empty or too long."""
+    """Return a comma list of names, sorted, distinct; raise ManifestError if empty or too long."""
     found = {part for raw in notes.values[key].split(",") if (part := raw.strip())}
     if not found:
         raise notes.refusal(key, "names nothing", "write a comma list, or remove it")
@@ -156,9 +153,7 @@ def name_list(notes: Notes, key: str) -> tuple[str, ...]:
 
 
 def indexes(notes: Notes, key: str) -> tuple[int, ...]:
-    """Return a comma list of device indexes on a node.
-
-    Raises ManifestError if one is not a number below `COUNT_MAX`."""
+    """Return a comma list of device indexes below `COUNT_MAX`; raise ManifestError for others."""
     words = name_list(notes, key)
     found = {
         int(word)
@@ -185,9 +180,7 @@ NANOSECONDS = 1_000_000_000
 
 
 class PlacedPod(NamedTuple):
-    """A pod with its placement, the node's devices by id, and the time of binding.
-
-    `now_ns` is Unix time in nanoseconds."""
+    """A pod, its placement, the node's devices by id, and the time of binding (Unix time in ns)."""
 
     pod: PodSubmitted
     placed: PodPlaced
@@ -199,11 +192,6 @@ class PlacedPod(NamedTuple):
     def seconds(self) -> str:
         """The time of binding in whole Unix seconds."""
         return str(self.now_ns // NANOSECONDS)
-
-    @property
-    def nanoseconds(self) -> str:
-        """The time of binding in Unix nanoseconds."""
-        return str(self.now_ns)
 
     @property
     def init_containers(self) -> tuple[str, ...]:
@@ -226,10 +214,6 @@ class PlacedPod(NamedTuple):
         """Return the container's ask."""
         asks = (*self.pod.borrowing, *self.pod.shape.asks)
         return next(ask for ask in asks if ask.container == container)
-
-    def asked_memory_mib(self, share: Share) -> int:
-        """Return the memory requested of the device; a MIG instance can have more."""
-        return memory_needed_mib(self.ask(share.container), self.devices[share.device])
 
     def index_of(self, share: Share) -> int:
         """Return the index of the device on its node."""
@@ -310,9 +294,7 @@ def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, i
 
 
 def natural(text: str) -> int:
-    """Return a whole number of zero or more, in plain digits.
-
-    Raises Unclear if it is none, or absurdly long."""
+    """Return a whole number in plain digits; raise Unclear if it is none, or absurdly long."""
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
         raise Unclear
     return int(text)

@@ -107,9 +107,7 @@ def domains(config: DialectConfig) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
-    """Return the names that count devices, with their families; a slot is of all.
-
-    Device plugins register these names."""
+    """Return the names that device plugins register to count devices, with their families."""
     return {SLOT: tuple(FAMILIES)} | {
         name: resource.families
         for name, resource in resources(config).items()

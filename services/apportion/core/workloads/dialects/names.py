@@ -75,9 +75,7 @@ VOLCANO_DOMAIN = "volcano.sh/"
 
 @lru_cache(maxsize=8)
 def dialect_config(configuration: Configuration) -> DialectConfig:
-    """Return how pods are read under this configuration.
-
-    Raises ValueError if two resources have the same name."""
+    """Return how pods are read. Raises ValueError if two resources have the same name."""
     nvidia = configuration.nvidia
     names = renamed(nvidia)
     defaults = DialectConfig(

@@ -52,9 +52,7 @@ RESERVED = dict.fromkeys(
 
 
 def choose(notes: Notes) -> DeviceConstraints:
-    """Return the constraints on the GPUs of a pod.
-
-    Raises ManifestError if a value is malformed, or two contradict."""
+    """Return the constraints on a pod's GPUs. Raises ManifestError if they are malformed."""
     return structs.replace(
         selected(notes, SELECTING),
         modes=one(notes, MODE, _modes) or (),

@@ -107,9 +107,7 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
 def check_slots(
     containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
 ) -> None:
-    """Refuse a slot without a device, or together with a name in `counts`.
-
-    Raises ManifestError with the container's resource."""
+    """Raise ManifestError for a slot without a device, or together with a name in `counts`."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))
@@ -245,9 +243,7 @@ def vendor_of(resource: str) -> Vendor | None:
 def refuse_others(
     containers: tuple[Container, ...], claimed: Collection[str]
 ) -> tuple[Container, ...]:
-    """Return the containers if none requests a shared device of another vendor.
-
-    Raises ManifestError with the vendor."""
+    """Return the containers; raise ManifestError for a shared device of another vendor."""
     for container in containers:
         for name in (*container.limits, *container.requests):
             vendor = vendor_of(name)

@@ -105,7 +105,7 @@ class Vcuda:
         return {
             **cards,
             f"{self.prefix}/predicate-node": it.placed.node,
-            f"{self.prefix}/predicate-time": it.nanoseconds,
+            f"{self.prefix}/predicate-time": str(it.now_ns),
             f"{self.prefix}/gpu-assigned": "false",
         }
 

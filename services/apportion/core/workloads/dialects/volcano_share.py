@@ -82,7 +82,7 @@ DIALECT = nvidia.dialect(
     read=_read,
     render=lambda it: {
         INDEX: commas(dict.fromkeys(map(it.index_of, it.placed.shares))),
-        TIME: it.nanoseconds,
+        TIME: str(it.now_ns),
     },
     recover={INDEX: _recover},
     part=_part,

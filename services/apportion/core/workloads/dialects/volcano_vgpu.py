@@ -6,6 +6,7 @@ position, so a cluster with it needs `knownMigGeometries`, or uses the plugin's 
 
 from collections.abc import Iterator
 
+from apportion.core.devices.demand import memory_needed_mib
 from apportion.core.devices.geometries import generated, laid_out
 from apportion.core.workloads.dialects import nvidia
 from apportion.core.workloads.dialects.dialect import (
@@ -54,8 +55,9 @@ def _record(it: PlacedPod, share: Share) -> str:
     factor = it.config.memory_factor
     if share.instance is None:
         return record(share.device, TYPE, share.memory_mib // factor, min(share.cores, WHOLE))
-    name = f"{share.device}[{_where(it.devices[share.device].model, share.instance)}]"
-    return record(name, TYPE, it.asked_memory_mib(share) // factor, it.ask(share.container).cores)
+    device, ask = it.devices[share.device], it.ask(share.container)
+    name = f"{share.device}[{_where(device.model, share.instance)}]"
+    return record(name, TYPE, memory_needed_mib(ask, device) // factor, ask.cores)
 
 
 def _where(model: str, instance: MigInstance) -> str:

@@ -123,7 +123,7 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
     unsupported.check(document.get("spec", {}), "spec", unsupported.POD_GROUP_SPEC)
     field = "spec.minTaskMember"
     observed = PodGroupObserved(
-        group=_group_name(group.metadata),
+        group=gangs.name_of(group.metadata),
         min_available=spec.min_member,
         min_tasks={
             dns_label(task, within(field, task)): whole(
@@ -141,7 +141,7 @@ def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -
     """Read a PodGroup of the coscheduling plugin: the gang of the pods with its label."""
     group = typed(document, kube.CoschedulingPodGroup)
     observed = PodGroupObserved(
-        group=_group_name(group.metadata, gangs.COSCHEDULING),
+        group=gangs.name_of(group.metadata, gangs.COSCHEDULING),
         min_available=_startable(group.spec.min_member, "spec.minMember"),
     )
     return _manifest("PodGroup", group.metadata, [], "", observed)
@@ -157,7 +157,7 @@ def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> M
         priority = priority_of(spec.priority_class_name, "spec.priorityClassName", config)
     field = "spec.schedulingPolicy.gang.minCount"
     observed = PodGroupObserved(
-        group=_group_name(group.metadata, gangs.KUBERNETES),
+        group=gangs.name_of(group.metadata, gangs.KUBERNETES),
         min_available=_startable(gang.min_count, field) if gang is not None else 1,
         priority=priority,
     )
@@ -216,10 +216,6 @@ def _manifest(
     return Manifest(kind=kind, namespace=namespace, name=name, group=group, pods=tuple(pods))
 
 
-def _group_name(metadata: kube.Metadata, api: str = "") -> str:
-    return gangs.name_of(metadata.namespace, metadata.name, api)
-
-
 def _task_name(task: kube.VolcanoTask, index: int) -> str:
     return dns_label(task.name or f"{VOLCANO_DEFAULT_TASK}{index}", f"spec.tasks[{index}].name")
 
@@ -258,7 +254,7 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
         raise ManifestError("spec.minAvailable", job.spec.min_available, problem, fix)
     min_available = job.spec.min_available or sum({**replicas, **min_tasks}.values())
     return PodGroupObserved(
-        group=_group_name(job.metadata),
+        group=gangs.name_of(job.metadata),
         min_available=_startable(min_available),
         min_tasks=min_tasks,
         queue=dns_subdomain(job.spec.queue or "default", "spec.queue"),
@@ -270,7 +266,5 @@ OF_FOLDER: Final = "manifest-"  # prefix of the uids of a manifest folder's pods
 
 
 def of_folder(uid: str) -> bool:
-    """Return True if a watcher reads the pod from a folder of manifests.
-
-    The uids of all other pods are UUIDs."""
+    """True for a pod that a watcher reads from a manifest folder; other pods' uids are UUIDs."""
     return uid.startswith(OF_FOLDER)

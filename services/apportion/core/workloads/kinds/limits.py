@@ -43,7 +43,22 @@ def limit_of(
     kind = (document.get("apiVersion"), document.get("kind"))
     if kind == QUEUE:
         return _queue(document, config)
-    return _quota(document, config) if kind == QUOTA else None
+    if kind != QUOTA:
+        return None
+    metadata, spec = _parts(document)
+    if not isinstance(spec.get("hard") or {}, dict):
+        raise ManifestError("spec.hard", spec["hard"], "is no object", "write name: amount")
+    hard = extended_limits(document)
+    _check_units({name: spec["hard"][name] for name in hard}, "spec.hard", config)
+    if not hard:
+        problem = "limits no device, and CPU and memory are not limited here"
+        fix = "name a resource of devices, as in requests.nvidia.com/gpu"
+        raise ManifestError("spec.hard", spec.get("hard"), problem, fix)
+    return QuotaObserved(
+        namespace=dns_label(str(metadata.get("namespace") or "default"), "metadata.namespace"),
+        quota=dns_subdomain(str(metadata.get("name") or ""), "metadata.name"),
+        hard=hard,
+    )
 
 
 def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
@@ -106,23 +121,6 @@ def _check_units(limited: Mapping[str, object], field: str, config: DialectConfi
             meant = int(amount) // (bound.unit * MIB) or int(amount)
             problem = f"is counted in units of {bound.unit} MiB, not in bytes"
             raise ManifestError(at, value, problem, f"write {meant}")
-
-
-def _quota(document: Mapping[str, Any], config: DialectConfig) -> QuotaObserved:
-    metadata, spec = _parts(document)
-    if not isinstance(spec.get("hard") or {}, dict):
-        raise ManifestError("spec.hard", spec["hard"], "is no object", "write name: amount")
-    hard = extended_limits(document)
-    _check_units({name: spec["hard"][name] for name in hard}, "spec.hard", config)
-    if not hard:
-        problem = "limits no device, and CPU and memory are not limited here"
-        fix = "name a resource of devices, as in requests.nvidia.com/gpu"
-        raise ManifestError("spec.hard", spec.get("hard"), problem, fix)
-    return QuotaObserved(
-        namespace=dns_label(str(metadata.get("namespace") or "default"), "metadata.namespace"),
-        quota=dns_subdomain(str(metadata.get("name") or ""), "metadata.name"),
-        hard=hard,
-    )
 
 
 def _parts(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

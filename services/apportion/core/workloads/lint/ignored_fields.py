@@ -10,104 +10,66 @@ _NETWORK = "names and addresses, alike on every node"
 _SECURITY = "what the containers may do, on whatever node the pod is"
 _ANY_NODE = "a volume that every node has, or makes for itself"
 
+
+def _group(reason: str, fields: str) -> dict[str, str]:
+    return dict.fromkeys(fields.split(), reason)
+
+
 # of `spec`
 POD_FIELDS: Mapping[str, str] = {
-    "activeDeadlineSeconds": _KUBELET,
-    "automountServiceAccountToken": _SECURITY,
-    "dnsConfig": _NETWORK,
-    "dnsPolicy": _NETWORK,
-    "enableServiceLinks": _NETWORK,
+    **_group(
+        _KUBELET,
+        "activeDeadlineSeconds imagePullSecrets readinessGates restartPolicy"
+        " terminationGracePeriodSeconds",
+    ),
+    **_group(
+        _NETWORK,
+        "dnsConfig dnsPolicy enableServiceLinks hostAliases hostname hostnameOverride"
+        " setHostnameAsFQDN subdomain",
+    ),
+    **_group(
+        _SECURITY,
+        "automountServiceAccountToken hostIPC hostPID hostUsers securityContext serviceAccount"
+        " serviceAccountName shareProcessNamespace",
+    ),
     "ephemeralContainers": "they come when the pod runs, and ask for nothing",
-    "hostAliases": _NETWORK,
-    "hostIPC": _SECURITY,
-    "hostPID": _SECURITY,
-    "hostUsers": _SECURITY,
-    "hostname": _NETWORK,
-    "hostnameOverride": _NETWORK,
-    "imagePullSecrets": _KUBELET,
     "os": "kube-scheduler does not look at it either; select kubernetes.io/os",
-    "readinessGates": _KUBELET,
-    "restartPolicy": _KUBELET,
     "runtimeClassName": "the API server writes its overhead and node selector into the pod",
-    "securityContext": _SECURITY,
-    "serviceAccount": _SECURITY,
-    "serviceAccountName": _SECURITY,
-    "setHostnameAsFQDN": _NETWORK,
-    "shareProcessNamespace": _SECURITY,
-    "subdomain": _NETWORK,
-    "terminationGracePeriodSeconds": _KUBELET,
 }
-
 # of `spec.containers[]` and `spec.initContainers[]`
 CONTAINER_FIELDS: Mapping[str, str] = {
-    "args": _KUBELET,
-    "command": _KUBELET,
-    "env[].valueFrom": _KUBELET,
-    "envFrom": _KUBELET,
+    **_group(
+        _KUBELET,
+        "args command env[].valueFrom envFrom imagePullPolicy lifecycle livenessProbe"
+        " readinessProbe resizePolicy restartPolicyRules startupProbe stdin stdinOnce tty"
+        " terminationMessagePath terminationMessagePolicy volumeDevices volumeMounts workingDir",
+    ),
     "image": "which nodes have it already counts for nothing",
-    "imagePullPolicy": _KUBELET,
-    "lifecycle": _KUBELET,
-    "livenessProbe": _KUBELET,
     "ports[].name": _NETWORK,
-    "readinessProbe": _KUBELET,
-    "resizePolicy": _KUBELET,
     "resources.claims": "they name claims of the pod, which are read with it or refused",
-    "restartPolicyRules": _KUBELET,
     "securityContext": _SECURITY,
-    "startupProbe": _KUBELET,
-    "stdin": _KUBELET,
-    "stdinOnce": _KUBELET,
-    "terminationMessagePath": _KUBELET,
-    "terminationMessagePolicy": _KUBELET,
-    "tty": _KUBELET,
-    "volumeDevices": _KUBELET,
-    "volumeMounts": _KUBELET,
-    "workingDir": _KUBELET,
 }
 
 _NOT_ASKED = "kube-scheduler does not ask which nodes have it either; select them"
-_MOUNTED = "how the kubelet mounts it"
-_DISK_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "awsElasticBlockStore": ("fsType", "partition", "readOnly"),
-    "gcePersistentDisk": ("fsType", "partition"),
-    "iscsi": (
-        *("chapAuthDiscovery", "chapAuthSession", "fsType", "initiatorName", "iscsiInterface"),
-        *("lun", "portals", "secretRef", "targetPortal"),
-    ),
-    "rbd": ("fsType", "keyring", "secretRef", "user"),
-}
-
 # of `spec.volumes[]`
 VOLUME_FIELDS: Mapping[str, str] = {
-    **{f"{disk}.{name}": _MOUNTED for disk, names in _DISK_FIELDS.items() for name in names},
-    "azureDisk": _NOT_ASKED,
-    "azureFile": _ANY_NODE,
-    "cinder": _NOT_ASKED,
-    "cephfs": _ANY_NODE,
-    "configMap": _ANY_NODE,
-    "persistentVolumeClaim.readOnly": _MOUNTED,
+    **_group(
+        "how the kubelet mounts it",
+        "awsElasticBlockStore.fsType awsElasticBlockStore.partition awsElasticBlockStore.readOnly"
+        " gcePersistentDisk.fsType gcePersistentDisk.partition"
+        " iscsi.chapAuthDiscovery iscsi.chapAuthSession iscsi.fsType iscsi.initiatorName"
+        " iscsi.iscsiInterface iscsi.lun iscsi.portals iscsi.secretRef iscsi.targetPortal"
+        " rbd.fsType rbd.keyring rbd.secretRef rbd.user persistentVolumeClaim.readOnly",
+    ),
+    **_group(_NOT_ASKED, "azureDisk cinder fc portworxVolume vsphereVolume"),
+    **_group(
+        _ANY_NODE,
+        "azureFile cephfs configMap downwardAPI emptyDir flexVolume flocker gitRepo glusterfs"
+        " hostPath image nfs photonPersistentDisk projected quobyte scaleIO secret storageos",
+    ),
     "csi": "made by its driver on the node; it does not count towards the driver's limit there",
-    "downwardAPI": _ANY_NODE,
-    "emptyDir": _ANY_NODE,
-    "fc": _NOT_ASKED,
-    "flexVolume": _ANY_NODE,
-    "flocker": _ANY_NODE,
-    "gitRepo": _ANY_NODE,
-    "glusterfs": _ANY_NODE,
-    "hostPath": _ANY_NODE,
-    "image": _ANY_NODE,
     "name": "its name within the pod",
-    "nfs": _ANY_NODE,
-    "photonPersistentDisk": _ANY_NODE,
-    "portworxVolume": _NOT_ASKED,
-    "projected": _ANY_NODE,
-    "quobyte": _ANY_NODE,
-    "scaleIO": _ANY_NODE,
-    "secret": _ANY_NODE,
-    "storageos": _ANY_NODE,
-    "vsphereVolume": _NOT_ASKED,
 }
-
 # of parts of `spec` that are otherwise read
 OTHER_FIELDS: Mapping[str, str] = {
     "resources.claims": "they name claims of the pod, which are read with it or refused",

@@ -28,7 +28,7 @@ from apportion.core.workloads.kinds.drafts import Manifest
 from apportion.core.workloads.kinds.limits import OF_CLAIMS, QUEUE, QUOTA
 from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.pods import gangs, unsupported
-from apportion.core.workloads.pods.template import QUEUES
+from apportion.core.workloads.pods.template import PREEMPTABLE, QUEUES, TASK
 from apportion.core.workloads.schedulers import DEFAULT, OURS, Chooser, SchedulerNames
 from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
 
@@ -48,22 +48,6 @@ _OF_HAMI: Final = (
 _NO_PROFILE: Final = f"is a MIG profile of no model known here: {_OF_THE_NODE}"
 _RIGHT: Final = "over pods of other namespaces, unless the node's agent has --priority-namespace"
 _HELD: Final = "unless the node's agent has --unheld-namespace, the container is held to its share"
-OWN: Final = frozenset(
-    (
-        preferences.SCORING_WEIGHTS,
-        preferences.NODE_POLICY,
-        preferences.DEVICE_POLICY,
-        preferences.GROUP_POLICY,
-        gangs.GROUP,
-        gangs.MIN_MEMBER,
-        gangs.VOLCANO_GROUP,
-        "scheduling.volcano.sh/queue-name",
-        "volcano.sh/numa-topology-policy",
-        "volcano.sh/preemptable",
-        "volcano.sh/queue-name",
-        "volcano.sh/task-spec",
-    )
-)
 # what a queue limits of nodes, in addition to huge pages and names with a domain
 OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
 
@@ -74,12 +58,7 @@ _PART_NAMES: Final[Mapping[Part, str]] = {
     "resources": "container's resources",
 }
 Kind = Literal["limits", "requests"]
-_CLAMPED: Final = (
-    "is {}, a percentage of one device, and counts as 100, a device alone, as in HAMi; "
-    "write from 0 to 100"
-)
 _LESS: Final = "write what it is to have of one device"
-_SCHEDULER_FIELD: Final = "schedulerName"
 NAME_CHARS_MAX: Final = 63
 _UNLESS_TAKEN: Final = ", unless the webhook takes it for the devices that it asks for"
 DEFAULT_QUEUE: Final = "default"  # the queue of pods that name none; it needs no declaration
@@ -126,18 +105,18 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
                 yield from _resources(amounts, f"{at}.{kind}", config)
             for asked, why in doubtful_amounts(found, config):
                 yield Suspect(within(f"{at}.{asked.kind}", asked.name), why)
-            if (zero := _zero(found, config)) and zero.besides:
-                yield Suspect(
-                    f"{at}.{zero.field}",
-                    f"is 0: no device is asked for, and {zero.besides} counts for nothing",
-                )
+            zero, besides = _zero(found, config)
+            if besides:
+                why = f"is 0: no device is asked for, and {besides} counts for nothing"
+                yield Suspect(f"{at}.{zero}", why)
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
     """Yield where containers request 0 devices and nothing else, as charts write."""
     for key, at, found in _parts(document, "", 0):
-        if key == "resources" and (zero := _zero(found, config)) and not zero.besides:
-            yield Suspect(f"{at}.{zero.field}", "0 asks for no device", doubtful=False)
+        zero, besides = _zero(found, config) if key == "resources" else ("", "")
+        if zero and not besides:
+            yield Suspect(f"{at}.{zero}", "0 asks for no device", doubtful=False)
 
 
 def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
@@ -220,14 +199,8 @@ def _amounts(resources: Mapping[Any, Any]) -> Iterator[tuple[str, Mapping[Any, A
             yield kind, found
 
 
-class _Zero(NamedTuple):
-    """An amount of 0 for which a container gets no device, and another name it uses."""
-
-    field: str
-    besides: str
-
-
-def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
+# The field of an amount of 0 for which a container gets no device, and another name that it uses.
+def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> tuple[str, str]:
     claimed, kinds = listing.claimed(config), dict(_amounts(resources))
     asked = [
         (kind, name, str(amount))
@@ -236,15 +209,13 @@ def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
         if isinstance(name, str) and name in claimed
     ]
     zeros = [within(kind, name) for kind, name, amount in asked if amount == "0"]
-    if not zeros:
-        return None
     container = Container("", "", kinds.get("limits", {}), kinds.get("requests", {}))
     try:
-        if read_pod([container], {}, config=config).asks:
-            return None
+        if not zeros or read_pod([container], {}, config=config).asks:
+            return "", ""
     except ManifestError:
-        return None  # reported by reading the pod
-    return _Zero(zeros[0], next((name for _, name, amount in asked if amount != "0"), ""))
+        return "", ""  # reported by reading the pod
+    return zeros[0], next((name for _, name, amount in asked if amount != "0"), "")
 
 
 def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
@@ -340,7 +311,12 @@ def _domains(known: frozenset[str]) -> frozenset[str]:
 
 # all annotations that some dialect, a manifest or an ignored-field note knows
 _KNOWN_ANNOTATIONS: Final = frozenset(
-    (*listing.RESERVED, *listing.RECOVERS, *OWN, *ignored_fields.ANNOTATIONS)
+    (
+        *(*listing.RESERVED, *listing.RECOVERS, *ignored_fields.ANNOTATIONS),
+        *(preferences.SCORING_WEIGHTS, preferences.NODE_POLICY, preferences.DEVICE_POLICY),
+        *(preferences.GROUP_POLICY, gangs.GROUP, gangs.MIN_MEMBER, gangs.VOLCANO_GROUP),
+        *(*QUEUES, unsupported.NUMA_POLICY, PREEMPTABLE, TASK),
+    )
 )
 
 
@@ -394,7 +370,8 @@ def doubtful_amounts(
                 asked[name] = Asked(kind, name, whole(written, name, limit=AMOUNT_MAX))
     for each in asked.values():
         if each.value > WHOLE and any(meaning.clamps for meaning in meanings[each.name]):
-            yield each, _CLAMPED.format(each.value)
+            why = f"is {each.value}, a percentage of one device, and counts as 100, a device alone"
+            yield each, f"{why}, as in HAMi; write from 0 to 100"
         elif why := _too_much(each, config):
             yield each, why
     for dialect in listing.DIALECTS if asked else ():
@@ -413,7 +390,9 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
     bound = resource.bound
     if bound is None or bound.counts not in (DEVICE_MEMORY, PARTIAL_MEMORY):
         return ""
-    mib, most_mib = asked.value * bound.unit, max(map(_largest_mib, resource.families), default=0)
+    sizes = [model.memory_mib for model in models().values() if model.family in resource.families]
+    sizes += [FAMILIES[family].printed_mib for family in resource.families]
+    mib, most_mib = asked.value * bound.unit, max(sizes, default=0)
     if not most_mib < mib <= MEMORY_MIB_MAX:
         return ""
     of = f" ({asked.value:,} units of {bound.unit} MiB)" if bound.unit > 1 else ""
@@ -425,24 +404,18 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
     return f"{said}; {_LESS}"
 
 
-@lru_cache(maxsize=64)
-def _largest_mib(family: str) -> int:
-    of_models = [model.memory_mib for model in models().values() if model.family == family]
-    return max((FAMILIES[family].printed_mib, *of_models))
-
-
 def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
     """Yield each name of another scheduler, wherever the pods of the document are."""
-    for field, name in _fields(document, (_SCHEDULER_FIELD,), skip="metadata"):
+    for field, name in _fields(document, ("schedulerName",), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
             ours = OURS[0] if OURS[0] in names.ours else min(names.ours)
             unless = _UNLESS_TAKEN if name == DEFAULT else ""
-            why = (
+            yield Suspect(
+                field,
                 f"{name[:NAME_CHARS_MAX]} is another scheduler: without Kubernetes Apportion "
                 f"places the pod all the same, in Kubernetes it leaves it alone{unless}; "
-                f"write {ours}"
+                f"write {ours}",
             )
-            yield Suspect(field, why)
 
 
 def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, str]]:

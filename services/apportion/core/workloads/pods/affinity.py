@@ -41,18 +41,14 @@ class Own(NamedTuple):
 
 
 def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
-    """Return the labels of a pod.
-
-    Raises ManifestError if there are too many, or a value is not text."""
+    """Return the labels of a pod. Raises ManifestError if there are too many, or not all text."""
     if len(metadata.labels) > LABELS_MAX:
         raise ManifestError(field, metadata.labels, "is too long", f"at most {LABELS_MAX}")
     return texts(metadata.labels, field)
 
 
 def wishes(spec: kube.PodSpec, field: str, own: Own) -> PodConstraints:
-    """Return all constraints of the pod on other pods.
-
-    Raises ManifestError if they are malformed or not supported."""
+    """Return all constraints of the pod on other pods. Raises ManifestError if malformed."""
     near, apart = spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity
     affinity, anti = f"{field}.affinity.podAffinity", f"{field}.affinity.podAntiAffinity"
     found = PodConstraints(

@@ -48,11 +48,9 @@ def gang_of(
     return f"{COSCHEDULING}/{dns_subdomain(label, within(labels_field, LABEL))}" if label else ""
 
 
-def name_of(namespace: str, name: str, api: str = "") -> str:
-    """Return the gang's name for a PodGroup of API group `api` (empty for Volcano's).
-
-    Raises ManifestError if it is too long."""
-    parts = (namespace, api, name) if api else (namespace, name)
+def name_of(group: kube.Metadata, api: str = "") -> str:
+    """Return the gang of a PodGroup of API group `api`. Raises ManifestError if it is too long."""
+    parts = (group.namespace, api, group.name) if api else (group.namespace, group.name)
     return joined_name(*parts, by="/", field="metadata.name")
 
 

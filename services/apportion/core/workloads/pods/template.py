@@ -155,9 +155,7 @@ def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> boo
 
 
 def priority_of(name: str, field: str, config: ManifestConfig) -> int:
-    """Return the value of a priority class; 0 for the empty name.
-
-    Raises ManifestError if the cluster has no such class."""
+    """Return the value of a priority class. Raises ManifestError if the cluster lacks it."""
     if name and name not in config.priority_classes:
         known = ", ".join(sorted(config.priority_classes))
         fix = f"use one of {known}, or submit it with its PriorityClass"

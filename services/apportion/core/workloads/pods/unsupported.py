@@ -60,17 +60,13 @@ NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
 def check_pod_spec(spec: dict[str, Any], field: str, *, resource_claims: bool = False) -> None:
-    """Refuse a pod spec that uses what we do not implement.
-
-    `resource_claims` are allowed or not. Raises ManifestError with the path of the field."""
+    """Raise ManifestError for what we do not implement; `resource_claims` may be allowed."""
     passed = (RESOURCE_CLAIMS,) if resource_claims else ()
     check(spec, field, tuple(row for row in POD_SPEC if row.path not in passed))
 
 
 def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> None:
-    """Refuse a part of a document that uses any field of the table.
-
-    Raises ManifestError with the path of the field."""
+    """Raise ManifestError if a part of a document uses any field of the table."""
     for row in table:
         for found, value in places(part, field, row.path.split(".")):
             if row.values and value not in row.values:
@@ -79,9 +75,7 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
 
 
 def check_annotations(annotations: Mapping[str, str], field: str) -> None:
-    """Refuse a gang that an annotation creates without a PodGroup, and NUMA for CPUs.
-
-    Raises ManifestError with the annotation."""
+    """Raise ManifestError for a gang without a PodGroup, or a NUMA policy for CPUs."""
     if MIN_MEMBER in annotations and not annotations.get(GROUP):
         found = within(field, MIN_MEMBER)
         raise ManifestError(found, annotations[MIN_MEMBER], _LATER, _GROUP_FIX)

@@ -315,22 +315,21 @@ def claim_fact(
 
 
 def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
-    """Return the volumes that the claim can use, smallest first.
-
-    If volumes are reserved for it, only those."""
+    """Return the volumes that the claim can use, smallest first; if any is reserved, only those."""
     wanted = size_of(claim)
     selector = claim.spec.selector
     means = affinity.expressions(selector, "spec.selector") if selector else ()
     modes = set(claim.spec.access_modes or ())
+    attributes = claim.spec.volume_attributes_class_name or ""
     found = [
-        (volume.spec.claim_ref is None, quantity(_capacity(volume), "capacity"), volume)
+        (volume.spec.claim_ref is None, size, volume)
         for volume in volumes
         if volume.is_for(claim)
         and volume.metadata.deletion_timestamp is None
         and volume.storage_class == claim.storage_class
         and volume.spec.volume_mode == claim.spec.volume_mode
-        and _attributes(volume) == _attributes(claim)
-        and quantity(_capacity(volume), "capacity") >= wanted
+        and (volume.spec.volume_attributes_class_name or "") == attributes
+        and (size := quantity((volume.spec.capacity or {}).get("storage", 0), "capacity")) >= wanted
         and (
             volume.spec.claim_ref is not None
             or (
@@ -344,17 +343,9 @@ def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
     return [volume for free, _, volume in found if free == found[0][0]]
 
 
-def _attributes(of: Claim | Volume) -> str:
-    return of.spec.volume_attributes_class_name or ""
-
-
 def size_of(claim: Claim) -> Fraction:
     """Return how much storage the claim requests, in bytes. Raises ManifestError."""
     return quantity((claim.spec.resources.requests or {}).get("storage", 0), "storage")
-
-
-def _capacity(volume: Volume) -> Any:
-    return (volume.spec.capacity or {}).get("storage", 0)
 
 
 def affinity_of(volume: Volume) -> Terms:
