@@ -1,7 +1,6 @@
 """The reasons why a device or node is cordoned: author, time and text of each.
 
-Invariant: an author has at most one reason per object, the newest; the order is that of the
-events."""
+Invariant: an author has at most one reason per object, the newest, in the order of events."""
 
 from collections.abc import Iterable
 from typing import Protocol

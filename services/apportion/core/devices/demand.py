@@ -64,8 +64,8 @@ def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
         return _vnpu(ask, device)
     if device.mode == "exclusive":
         return RefusalCode.MODE_MISMATCH
-    # HAMi-core and MPS. 100 % of the cores is a whole device; an ask for 0 % is refused where all
-    # cores are in use (HAMi's `CardComputeUnitsExhausted`).
+    # HAMi-core and MPS. 100 % of the cores needs the device exclusively; an ask for 0 % is refused
+    # if all cores are in use (HAMi's `CardComputeUnitsExhausted`).
     memory_mib = memory_needed_mib(ask, device)
     if ask.cores == WHOLE:
         return Demand(memory_mib, device.cores, device.cores, alone=True)

@@ -16,7 +16,7 @@ from apportion_schemas import MigSize
 from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
 
 NVIDIA = "nvidia"
-SLICE_STATES = 256  # every mask of a card's eight memory slices
+SLICE_STATES = 256  # number of masks of a GPU's eight memory slices
 FULL = SLICE_STATES - 1
 _NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 
@@ -93,8 +93,7 @@ def place_at(profile: MigProfile, start: int) -> Place:
 def cut_state(slices: int, group: str, groups: Groups) -> int:
     """Encode how a GPU is cut: its slices in use, plus 256 times its group's number.
 
-    A GPU that is cut in a way no longer allowed has no room until it is empty: it counts as
-    full."""
+    A GPU that is cut in a way no longer allowed counts as full until it is empty."""
     if not slices or (not group and not groups):
         return slices
     number = next((places[0].number for places in groups if places[0].group == group), 0)

@@ -9,7 +9,7 @@ from apportion.core.devices.catalogue import FAMILIES, template_of
 from apportion.core.devices.cordons import Cordon
 from apportion_schemas import Device, Share
 
-MIG_SLICES = 8  # memory slices of a card, at most
+MIG_SLICES = 8  # the most memory slices that a GPU has
 
 
 class DeviceState(Struct, eq=False, gc=False):
@@ -78,8 +78,7 @@ def template_cpu_of(device: Device) -> int:
 def occupy(state: DeviceState, share: Share) -> None:
     """Charge the share to the device.
 
-    Raises Oversold with the quantity, what was needed and what was free; nothing is charged
-    then."""
+    Raises Oversold with the quantity, the needed and the free amount, and charges nothing then."""
     if share.instance is None and share.template is None:
         memory_free_mib, cores_free = state.memory_free_mib, state.cores_free
         if (

@@ -150,7 +150,7 @@ class ResourceClaim(Kube, frozen=True):
 
     @property
     def key(self) -> str:
-        """The claim's `namespace/name`."""
+        """The full name of the claim, as in `namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
@@ -309,8 +309,7 @@ def allocation(
 ) -> Json:
     """Return the claim's allocation on `node`; `devices` are the node's by id.
 
-    Raises NotOfClaim if the shares do not match the claim, KeyError if the node lacks a share's
-    device."""
+    Raises NotOfClaim if the shares do not match it, KeyError if the node lacks a share's device."""
     requests = requests_of(claim)
     if len(requests) != len(shares):
         raise NotOfClaim(

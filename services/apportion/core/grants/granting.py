@@ -45,7 +45,7 @@ def _grant_mps(held: Held, node: Node) -> Grant:
 # Docker Runtime). A container with a template has exactly one NPU.
 
 
-def _grant_npus(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
+def _grant_npus(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of every mode
     env = {"ASCEND_VISIBLE_DEVICES": ",".join(str(part.device.index) for part in held.parts)}
     templates = [part.share.template for part in held.parts if part.share.template]
     if templates and len(held.parts) > 1:

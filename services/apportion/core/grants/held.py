@@ -1,8 +1,6 @@
 """What a container has allocated, what it gets for that, and the paths of the node.
 
-It gets `containerEdits` of a CDI device, as far as we need them, and what must be created before it
-starts. Invariant: no two edits conflict, so the order in which a runtime applies them does not
-matter."""
+Invariant: no two edits conflict, so the order in which a runtime applies them does not matter."""
 
 from collections.abc import Iterable, Mapping
 

@@ -4,7 +4,7 @@ from apportion.core.grants.held import Edits, Grant, GrantRefused, Held, Node
 from apportion_schemas import MigInstance
 
 
-def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
+def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of every mode
     """Return the instances by their ids. Raises GrantRefused if an instance does not exist yet."""
     made = []
     for part in held.parts:

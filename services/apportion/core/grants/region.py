@@ -182,7 +182,7 @@ class Region:
             self._write(_i32, _TAIL + _RECENT, -1 if blocked else 0)
 
     def hold_cores(self, *, held: bool) -> None:
-        """Set if the container is limited to its percent (`utilization_switch`: 1 is limited)."""
+        """Limit the container to its percent, or lift that limit (`utilization_switch` 1 or 0)."""
         self._write(_i32, _TAIL + _SWITCH, int(held))
 
     @property

@@ -211,7 +211,7 @@ class PlacedPod(NamedTuple):
         return [share for share in self.placed.shares if share.container == container]
 
     def ask(self, container: str) -> Ask:
-        """Return the container's ask."""
+        """Return the ask of a container, its own or a borrowed one."""
         asks = (*self.pod.borrowing, *self.pod.shape.asks)
         return next(ask for ask in asks if ask.container == container)
 

@@ -58,7 +58,7 @@ def claims_of(draft: PodDraft) -> tuple[str, ...]:
 
 
 def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Pod."""
+    """Read a document of kind Pod, which is one pod."""
     pod = typed(document, kube.Pod)
     template = read_template(
         kube.PodTemplate(spec=pod.spec, metadata=pod.metadata),

@@ -94,7 +94,7 @@ class Claim(kube.Kube, frozen=True):
 
     @property
     def key(self) -> str:
-        """Its `namespace/name`."""
+        """The full name of the claim, as in `namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
