@@ -1,6 +1,6 @@
 """Write a placement as annotations of its pod: ours, and those for its device plugin.
 
-They are part of the write that binds the pod. It is rendered in its own dialect, so an unmodified
+They are part of the write that binds the pod, in the dialect of the pod, so that an unmodified
 device plugin finds what its own scheduler would have written. Invariant: our annotations suffice to
 restore a lost ledger, and the same input gives the same text on any binder."""
 

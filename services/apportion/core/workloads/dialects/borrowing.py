@@ -1,10 +1,10 @@
 """Let containers borrow devices that another container of the pod has at another time.
 
-Init containers run one by one before all others, so a pod needs the maximum, not the sum:
-Kubernetes and HAMi (`CollapseInitContainerUsage`) count so too. A lender's ask is raised to what
-its borrower needs; if one ask cannot cover both, an init container gets devices of its own.
-Invariant: a borrower gets no more than the lender has, and two borrowers of one lender never run at
-the same time."""
+Init containers run one by one before the app containers: a pod needs the maximum, not the sum, as
+in Kubernetes and HAMi (`CollapseInitContainerUsage`). A lender's ask is raised to what its borrower
+needs; if one ask cannot cover both, an init container gets devices of its own. Invariant: a
+borrower gets no more than the lender has, and two borrowers of one lender never run at the same
+time."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain

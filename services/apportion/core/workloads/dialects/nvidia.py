@@ -2,8 +2,8 @@
 
 The rules are those of HAMi's admission webhook (`GenerateResourceRequests`) and of Volcano's
 request parser (`ExtractResourceRequest`): memory and cores are per GPU; without memory the whole
-GPU is requested, without cores too exclusively; a count of zero requests nothing. Invariant: two
-spellings of one annotation agree, or the pod is refused."""
+GPU is requested, and exclusively if cores are missing too; zero GPUs request nothing. Invariant:
+two spellings of one annotation agree, or the pod is refused."""
 
 from collections.abc import Callable
 from itertools import chain
