@@ -1,8 +1,8 @@
-"""A grant for a process of the machine itself, which no container runtime stands around.
+"""A grant for a process on the machine itself, without a container runtime.
 
-Nothing can be mounted for it and no card be hidden from it: paths are those of the node, the
-library comes by `LD_PRELOAD`, and CUDA is told which cards it may see. Invariant: HAMi-core counts
-cards as CUDA does, so that every limit of memory is that of its own card."""
+Nothing can be mounted for it and no GPU hidden from it: paths are those of the node, the library is
+loaded by `LD_PRELOAD`, and `CUDA_VISIBLE_DEVICES` selects the GPUs. Invariant: HAMi-core counts
+GPUs as CUDA does, so every memory limit applies to its own GPU."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,10 +22,10 @@ _NONE: Final = "-1"
 
 
 def on_host(made: Grant) -> Grant:
-    """The same share for a process beside its agent.
+    """Return the same grant for a process outside of a container.
 
-    Raises GrantRefused: a share of this kind is for containers alone, or the library's path cannot
-    stand in `LD_PRELOAD`."""
+    Raises GrantRefused if such a share is for containers only, or the library's path cannot be in
+    `LD_PRELOAD`."""
     if _VISIBLE not in made.edits.env:
         raise GrantRefused(
             "a vNPU is given to containers alone: start the command by `podman run` or `docker run`"
@@ -35,11 +35,16 @@ def on_host(made: Grant) -> Grant:
             "a share under MPS is given to containers alone, which share memory with the card's "
             "daemon apart from the machine: start the command by `podman run` or `docker run`"
         )
-    env = {name: _path(value, made.edits) for name, value in made.edits.env.items()}
-    # Where as many cards stand there as CUDA sees, HAMi-core takes each for a number, and an id is
-    # 0 to it (`parse_cuda_visible_env` of its `utils.c`): it would count all cards as the first.
-    # CUDA stops at one that is not there, so one more changes nothing but that. A single card is
-    # the first anyway.
+    env = dict(made.edits.env)
+    for name, value in made.edits.env.items():  # paths of the container become the node's
+        for mount in made.edits.mounts:
+            if value == mount.container_path or value.startswith(f"{mount.container_path}/"):
+                env[name] = mount.host_path + value[len(mount.container_path) :]
+                break
+    # If the variable has as many entries as CUDA sees GPUs, HAMi-core parses each as a number, and
+    # an id parses as 0 (`parse_cuda_visible_env` of its `utils.c`): every GPU would count as the
+    # first. CUDA stops at an entry that does not exist, so "-1" avoids that and changes nothing
+    # else. A single GPU is the first anyway.
     cards = env.pop(_VISIBLE)
     env[_CUDA_VISIBLE] = f"{cards},{_NONE}" if made.region is not None and "," in cards else cards
     if _preloads(made.edits):
@@ -55,7 +60,7 @@ def on_host(made: Grant) -> Grant:
 
 
 def unheld(edits: Edits, devices: Mapping[str, Device]) -> str:
-    """What of the share nothing holds the process to, for its user to know; empty if all is held.
+    """Return a warning for the user if some limit is not enforced; empty if all are.
 
     `edits` are those of a container, or of `on_host`; `devices` are the node's."""
     if _REGION not in edits.env:
@@ -77,11 +82,3 @@ def unheld(edits: Edits, devices: Mapping[str, Device]) -> str:
 
 def _preloads(edits: Edits) -> bool:
     return any(mount.container_path == _PRELOAD_FILE for mount in edits.mounts)
-
-
-def _path(value: str, edits: Edits) -> str:
-    """Where on the node a path of the container is; what is no such path stays as it is."""
-    for mount in edits.mounts:
-        if value == mount.container_path or value.startswith(f"{mount.container_path}/"):
-            return mount.host_path + value[len(mount.container_path) :]
-    return value
