@@ -1,9 +1,8 @@
-"""Moving what runs on a node of Kubernetes: the API server is asked to evict it.
+"""Drain Kubernetes nodes: ask the API server to evict the pods.
 
-It brings the client library, so it is imported only where a node is Kubernetes'. Invariants: a
-budget's no is the API server's own, in the answer to the request that would evict; a pod that
-nobody would make again is not ended unasked; of a gang nobody is evicted before the server has said
-for each of its pods that it might be."""
+Imported only for Kubernetes nodes, because it needs the client library. Invariants: disruption
+budgets are enforced by the API server's answer to the eviction; a pod without a controller is not
+ended without --force; no pod of a gang is evicted before a dry run succeeded for all of them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,17 +18,17 @@ DAEMON = "DaemonSet/"
 
 
 class Evicting:
-    """Asks the API server to evict pods, which it does as far as disruption budgets allow."""
+    """Asks the API server for evictions, which disruption budgets may deny."""
 
     def __init__(self, api: KubeApi, *, force: bool) -> None:
         self._api = api
         self._force = force
 
     async def move(self, unit: Unit) -> None:
-        """All of it, each asked for in vain first where they are several.
+        """Evict the pods of `unit`; if there are several, after a dry run for each.
 
-        Raises Blocked: a budget does not allow it now, or nobody would make a pod of it again.
-        Raises KubeRefused, KubeUnavailable."""
+        Raises Blocked if a budget denies it now, or no controller would recreate a pod. Raises
+        KubeRefused, KubeUnavailable."""
         for pod in unit.pods:
             if pod.owner.startswith(DAEMON):
                 raise Blocked(f"{pod.owner} would put it back at once", lasting=True)
@@ -70,12 +69,11 @@ async def evict_all(
     asked: Callable[[Unit], None],
     blocked: Callable[[Unit, str], None],
 ) -> None:
-    """Evict every unit, coming back to those that budgets hold up, until none is left to ask for.
+    """Evict every unit, retrying those that are held up, every `pause_s`.
 
-    `asked` is told of each unit that was evicted, `blocked` of each that was not and why; for those
-    that waiting does not help it is told once.
-
-    Raises KubeRefused: the API server says no to us, which is told with what it says."""
+    Calls `asked` for each evicted unit, and `blocked` with the reason for each that was not; a unit
+    for which waiting does not help is not retried. Raises KubeRefused if the API server denies us
+    access."""
     left = list(units)
     while left:
         later: list[Unit] = []

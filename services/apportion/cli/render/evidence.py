@@ -1,4 +1,4 @@
-"""Why a pod is where it is, or nowhere, as tables: for `why` and `plan`."""
+"""Print why a pod is placed or pending, as tables for `why` and `plan`."""
 
 import textwrap
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from apportion.core.explain.text.words import device_words, many
 
 
 def show_placed(out: Screen, placed: WhyPlaced) -> None:
-    """What the pod holds, and the scores that decided it."""
+    """Print the pod's shares and the scores that decided."""
     held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",), wraps=("HOLDS", "MODEL"),
                  drops=("MODEL", "#"))  # fmt: skip
     for share in placed.shares:
@@ -38,8 +38,8 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
 
 
 def show_refused(out: Screen, refused: WhyRefused) -> None:
-    """What keeps it from every node, and which came nearest."""
-    of_nodes = any(cause.nodes for cause in refused.causes)  # no node is counted for a limit
+    """Print what rules out the nodes, and the nearest misses."""
+    of_nodes = any(cause.nodes for cause in refused.causes)  # a limit counts no nodes
     causes = table("NODES", "CAUSE", "WHAT WOULD UNBLOCK IT", right=("NODES",),
                    wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"), optional=("NODES",))  # fmt: skip
     for cause in refused.causes:
@@ -64,8 +64,7 @@ def show_refused(out: Screen, refused: WhyRefused) -> None:
 
 
 def _show_below_another(out: Screen, misses: Iterable[MissRow]) -> None:
-    """What the table of the nearest would say, where it would leave out columns or break names:
-    lines end between words, and a name that is longer than the terminal is wide stays whole."""
+    """Print the nearest misses line by line, for terminals too narrow for the table."""
     for miss in misses:
         amounts = (("needed", miss.needed_words), ("available", miss.available_words),
                    ("missing", miss.missing))  # fmt: skip

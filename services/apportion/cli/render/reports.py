@@ -1,4 +1,4 @@
-"""Reports as tables, and the sentences about them."""
+"""Print reports as tables and sentences."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -11,14 +11,13 @@ from apportion.core.reports.prices import lacking_words
 from apportion.core.reports.rows import NOBODY
 
 IDLE_LISTED = 40
-DIGITS = (2, 4, 6)
-"""Behind the point, as many as are needed; answers have no more than the last."""
+DIGITS = (2, 4, 6)  # decimals, as many as needed; answers have no more than the last
+# columns that a narrow terminal drops, first to last
 DROPS = ("GiB HOURS USED", "WORK", "BROKEN", "CORDONED", "GiB HOURS GRANTED", "GiB HOURS", "FREE")
-"""What a narrow terminal does not show, the first one first: whose, GPU hours and money stay."""
 
 
 def show_report(answer: ReportAnswer) -> None:
-    """A row for each holder, by step if asked for, and the fleet's hours below."""
+    """Print a row per group, by step if asked for, and the fleet's hours."""
     out = console()
     out.print(f"{span_of(answer)}, by {answer.by}, as of revision {answer.revision}")
     money = bool(answer.currency)
@@ -37,7 +36,7 @@ def show_report(answer: ReportAnswer) -> None:
 
 
 def capacity_words(total: ReportRow) -> str:
-    """The fleet's hours and what they were, as a sum whose parts can be added up digit by digit."""
+    """Return the fleet's hours as a sum whose rounded parts add up."""
     parts = (total.granted_gpu_hours, total.free_gpu_hours, total.cordoned_gpu_hours,
              total.broken_gpu_hours)  # fmt: skip
     whole, granted, free, cordoned, broken = sum_figures(
@@ -57,7 +56,7 @@ def capacity_words(total: ReportRow) -> str:
 
 
 def sum_figures(whole: float, parts: Sequence[float]) -> list[str]:
-    """A whole and its parts, rounded; the largest part takes what the others lost or won by it."""
+    """Round a whole and its parts; the largest part takes the rounding error."""
     digits = digits_of((whole, *parts))
     whole, *rounded = (round(each, digits) for each in (whole, *parts))
     rounded[rounded.index(max(rounded))] += whole - sum(rounded)
@@ -65,7 +64,7 @@ def sum_figures(whole: float, parts: Sequence[float]) -> list[str]:
 
 
 def span_of(answer: ReportAnswer | IdleAnswer) -> str:
-    """The period; of a younger ledger from when it begins: before that there is nothing to tell."""
+    """Return the period, from the ledger's beginning if that is later."""
     begins = f"{moment(answer.begins)}, when the ledger begins," if answer.begins else ""
     return f"{begins or moment(answer.start)} to {moment(answer.end)}"
 
@@ -78,8 +77,9 @@ def _say_unpriced(answer: ReportAnswer | IdleAnswer) -> None:
 def rows_of(
     answer: ReportAnswer, rows: tuple[ReportRow, ...], *, money: bool, steps: bool = False
 ) -> Rows:
-    """Granted, used, and what else there is to say of a row; the parts of a card, which are added
-    up, with as many digits. Of what was used there is no column where nobody has told it."""
+    """Return the table of granted and used hours and their parts.
+
+    Columns that add up have the same decimals; columns of use are left out without data."""
     held = [row if row.key != NOBODY else None for row in rows]
     granted = [row.granted_gpu_hours if row else None for row in held]
     parts = {
@@ -91,7 +91,7 @@ def rows_of(
     digits = digits_of(chain(granted, *parts.values()))
     used = {
         "WORK": [_percent(row) if row else "" for row in held],
-        # Empty where no node has measured it; a node that measures work measures memory too.
+        # Empty if no node measured it; a node that measures work measures memory too.
         "GiB HOURS USED": figures(
             row.used_gib_hours if row and (row.used_gib_hours or row.reported_gpu_hours) else None
             for row in held
@@ -113,7 +113,7 @@ def rows_of(
 
 
 def idle_words(answer: IdleAnswer) -> str:
-    """How often shares did nothing, or that nobody has told of any."""
+    """Return how often shares were idle, or that no data has arrived."""
     period = span_of(answer)
     if not answer.reported:
         return f"{period}: Nodes tell once an hour what was used; none has yet"
@@ -124,7 +124,7 @@ def idle_words(answer: IdleAnswer) -> str:
 
 
 def show_idle(answer: IdleAnswer) -> None:
-    """A row for each holder, and one for each of the shares that did nothing for longest."""
+    """Print a row per group, and the longest idle shares."""
     out = console()
     money = bool(answer.currency)
     by = answer.by.upper()
@@ -159,7 +159,6 @@ def show_idle(answer: IdleAnswer) -> None:
 
 
 def _percent(row: ReportRow) -> str:
-    """How much of the granted hours of which work is told was work; nothing where none is told."""
     return (
         f"{100 * row.used_gpu_hours / row.reported_gpu_hours:.0f} %"
         if row.reported_gpu_hours
@@ -168,14 +167,14 @@ def _percent(row: ReportRow) -> str:
 
 
 def figures(amounts: Iterable[float | None], digits: int | None = None) -> list[str]:
-    """A column: all with so many digits, else as many as the least of them needs."""
+    """Format a column with `digits` decimals, or as many as its smallest number needs."""
     column = list(amounts)
     digits = digits_of(column) if digits is None else digits
     return ["" if each is None else f"{each:,.{digits}f}" for each in column]
 
 
 def digits_of(amounts: Iterable[float | None]) -> int:
-    """As many as the least of them needs to be told from nothing."""
+    """Return the decimals that the smallest number needs to differ from zero."""
     least = min((each for each in amounts if each), default=1.0)
     return next((each for each in DIGITS if least >= 10.0**-each), DIGITS[-1])
 
