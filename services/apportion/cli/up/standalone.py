@@ -52,14 +52,13 @@ from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.server.embedded import ServerFailed, credentials_file
 from apportion.runtime.ledger.port import LedgerError
 
-PRICES_ENV = "APPORTION_PRICES"
-"""The gateway's own variable; its price file is looked at here too."""
+PRICES_ENV = "APPORTION_PRICES"  # the gateway's variable; its price file is checked here too
 FREEZE_LOOK_S = 2.0
 NO_SAMPLES = "and without sample pods, as it was begun; `apportion submit -f FILE` adds pods"
 
 
 def stand(wanted: Wanted, fork_server: ForkServer) -> int:
-    """Run until the end that was asked for, and return the exit code. Raises Unreachable."""
+    """Run until the end, and return the exit code. Raises Unreachable."""
     try:
         return asyncio.run(Up(wanted, fork_server).run())
     except (ServerFailed, UpFailed, LedgerError, OSError) as error:
@@ -85,13 +84,13 @@ class Up:
         )
 
     async def run(self) -> int:
-        """Start, submit, stay, stop; returns the exit code.
+        """Start, submit samples, wait, stop; return the exit code.
 
-        Raises ServerFailed, UpFailed, LedgerError: something could not be started."""
+        Raises ServerFailed, UpFailed or LedgerError if something does not start."""
         work = asyncio.ensure_future(self._work())
 
         def interrupt() -> None:
-            """The first time, end; while ending, end at once."""
+            """End gracefully; the second time, kill."""
             if work.done():
                 self._supervisor.kill()
             work.cancel()
@@ -121,7 +120,7 @@ class Up:
     async def _work(self) -> int:
         await self._start()
         self._say(f"all services ready after {time.monotonic() - self._wanted.began_s:.1f} s")
-        self._start_service("watcher", ("--by-hand",))  # nobody needs it before one is evicted
+        self._start_service("watcher", ("--by-hand",))  # not needed before an eviction
         self._telling = asyncio.create_task(self._tell_freezes())
         code = 0
         if self._wanted.samples and not kept_fleet.without_samples(self._wanted.data):
@@ -146,7 +145,7 @@ class Up:
 
     async def _start(self) -> None:
         wanted, supervisor = self._wanted, self._supervisor
-        supervisor.take_folder()  # first: another `up` on it has the ports as well
+        supervisor.take_folder()  # first, because another `up` on it uses the ports too
         if why := kept_fleet.refusal(wanted.data, wanted.fleet):
             raise UpFailed(why)
         if not wanted.port:
@@ -201,9 +200,9 @@ class Up:
         self._out.say(text)
 
     async def _tell_freezes(self) -> None:
-        """Print when placements freeze, why, and when they go on, until cancelled.
+        """Print when and why placements freeze, and when they resume.
 
-        A cause has to be found twice in a row: a scheduler that is started again has one look."""
+        A cause must be seen twice in a row, because a restarting scheduler shows one briefly."""
         gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
         while True:
             await asyncio.sleep(FREEZE_LOOK_S)
@@ -223,13 +222,13 @@ class Up:
             reported = found
 
     async def tell_unpriced(self) -> None:
-        """Print which models of the fleet the price file lacks, with the fix.
+        """Print which models of the fleet have no price, with the fix.
 
-        The gateway's log and the doctor tell as well, which nobody reads before the end of a month.
-        A remark: left out where nobody answers, and all goes on."""
+        The gateway's log and the doctor report it too, but are read late. Skipped if the gateway
+        does not answer."""
         if not (file := os.environ.get(PRICES_ENV)):
             return
-        # What reads prices is of reports, which nobody else needs to start.
+        # slow to import, and needed for prices only
         from apportion.core.reports.prices import PriceError, lacking_words
         from apportion.runtime.jetstream.reports import read_prices
 
@@ -253,8 +252,7 @@ class Up:
     def _tell_how_to_look(self) -> None:
         found = urlsplit(self._supervisor.server.url_for("auditor"))
         url = f"nats://auditor:PASSWORD@{found.hostname}:{found.port}"
-        # What makes `apportion` a command of another terminal, whose PATH has not what ours has
-        # from an environment that is active.
+        # Another terminal's PATH lacks the virtual environment that is active here.
         scripts, path, to_call = sysconfig.get_path("scripts"), os.get_exec_path(), list[str]()
         if sys.prefix != sys.base_prefix:
             path = [each for each in path if each != scripts]
@@ -285,8 +283,7 @@ class Up:
 
 
 def check_ports(gateway: str, nats_port: int) -> None:
-    """Raises UpFailed where somebody listens already; of both at once, or the second would be told
-    only after the first was mended. A port 0 is a free one."""
+    """Raises UpFailed if a port is in use, naming both if both are. Port 0 is any free one."""
     taken, options = [], []
     for address, option in ((gateway, "--port"), (f"127.0.0.1:{nats_port}", "--nats-port")):
         host, _, port = address.rpartition(":")
@@ -301,14 +298,13 @@ def check_ports(gateway: str, nats_port: int) -> None:
 
 DECIDE_TIMEOUT_S = 30.0
 _HERE = Path(__file__).parent
-SUBMITTED = "samples"
-"""The file in the data folder with the names of the samples that were submitted once."""
+SUBMITTED = "samples"  # file in the data folder with the names of samples submitted before
+# the package data, or the repository
 FOLDERS = (_HERE / "samples", _HERE.parents[3] / "examples" / "pods")
-"""Package data of an installed Apportion, or the repository that it runs from."""
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """What became of the samples; `first_placed_s` is on the monotonic clock, 0 if none was."""
+    """The outcome of the samples; `first_placed_s` is on the monotonic clock, or 0."""
 
     pods: list[PodAnswer]
     whys: dict[str, Why]
@@ -317,24 +313,24 @@ class Samples(msgspec.Struct, frozen=True):
 
     @property
     def never(self) -> int:
-        """How many of them no node of the fleet could hold, even if nothing ran there."""
+        """The number of samples that can never fit on the fleet."""
         return sum(why.refused is not None and why.refused.never for why in self.whys.values())
 
     @property
     def refused(self) -> bool:
-        """Whether one of them has no place."""
+        """True if a sample has no node."""
         return bool(self.problems) or any(not pod.node for pod in self.pods)
 
 
 def find_samples() -> Path | None:
-    """The folder with the sample manifests."""
+    """Return the folder of the sample manifests."""
     return next((folder for folder in FOLDERS if folder.is_dir()), None)
 
 
 async def submit_samples(where: Where, out: Screen) -> Samples:
-    """Submit those that are not live, and wait until each is decided.
+    """Submit the samples that are not live, and wait for the decisions.
 
-    Raises LedgerError, Unreachable: the ledger or the gateway went away."""
+    Raises LedgerError, Unreachable."""
     folder = find_samples()
     if folder is None:
         return Samples([], {}, [Problem("samples", "no sample pods are installed")], 0.0)
@@ -346,7 +342,7 @@ async def submit_samples(where: Where, out: Screen) -> Samples:
         basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
         record = where.data / SUBMITTED
         before = set(record.read_text("utf-8").split()) if record.exists() else set[str]()
-        # Without those that were submitted before and are not live: what was deleted stays so.
+        # Samples that were submitted before and are not live were deleted, and stay so.
         kept = [
             pod
             for pod in wish.pods
@@ -369,7 +365,7 @@ async def submit_samples(where: Where, out: Screen) -> Samples:
 def _outcomes(
     gateway: Gateway, names: list[tuple[str, str]], at_least: int
 ) -> tuple[list[PodAnswer], dict[str, Why]]:
-    """Each pod as it is at that revision or later, and why, for those without a place."""
+    """Return each pod, and `why` for those without a node, as of `at_least`."""
     pods, whys = list[PodAnswer](), dict[str, Why]()
     query = {"at_least": at_least}
     for namespace, name in names:
@@ -379,12 +375,12 @@ def _outcomes(
             if not pod.node:
                 whys[pod.uid] = gateway.ask("pods", namespace, name, "why", answer=Why)
         except NotFound:
-            continue  # deleted meanwhile
+            continue  # deleted in the meantime
     return pods, whys
 
 
 def show_samples(out: Screen, samples: Samples) -> None:
-    """A row for each sample, and a line for each that could not be read."""
+    """Print a row per sample, and a line per problem."""
     made = table("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT", wraps=("HOLDS, OR WHY NOT",),
                  drops=("PHASE",))  # fmt: skip
     for pod in samples.pods:
