@@ -102,7 +102,7 @@ class Root(click.Group):
             return super().invoke(ctx)
         except click.ClickException as error:
             said = escaped(error.message, keep="\n")
-            error.message = said  # type: ignore[misc] # before anybody has read it
+            error.message = said  # type: ignore[misc] # not yet shown
             raise
         except KeyboardInterrupt:
             click.echo("\nstopped by Ctrl-C", err=True)

@@ -91,7 +91,7 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
         found.gangs.pop(pod.group, None)
     groups = found.new.groups
     found.new.groups = {name: each for name, each in groups.items() if name not in found.gangs}
-    # Live pods of the wish's Deployments that these have too many of.
+    # Surplus pods of the Deployments in `wish`.
     wanted = {f"{pod.namespace}/{pod.name}" for pod in wish.pods}
     for namespace in sorted({namespace for namespace, _ in wish.deployments}):
         _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})

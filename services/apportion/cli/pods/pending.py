@@ -1,7 +1,7 @@
-"""Say what refused pods are waiting for, in the words of `why` and as of now.
+"""Report what refused pods are waiting for, as `why` does, as of now.
 
 A refusal event names the nearest nodes at that time, even those that could never fit the pod; `why`
-looks at the current fleet. A pod that preempts others is refused first, and placed after their
+uses the current fleet. A pod that preempts others is refused first, and placed after their
 eviction.
 
 Invariant: no pod is called refused while room is being made for it, within the timeout."""

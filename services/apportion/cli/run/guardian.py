@@ -1,6 +1,6 @@
-"""The process that stays when `apportion run` becomes its command, to record its end.
+"""The process that outlives `apportion run`, to record the end of its command.
 
-It is no parent or child of the command. It ends the command if its pod is deleted, as a kubelet
+The command does not see it as a child. It ends the command if its pod is deleted, as a kubelet
 does. Invariant: the end is recorded when no process of the command is visible any more. If that
 fails for an hour, the next `apportion run` on this machine does it."""
 

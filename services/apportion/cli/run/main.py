@@ -235,7 +235,7 @@ async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
 
 
 async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) -> Started:
-    """Return the agent's answer. Raises NotFound if it refuses, Unreachable if it is down."""
+    """Return the agent's answer. Raises NotFound if it refuses, else Unreachable."""
     try:
         reply = await ledger.request(subject_of(this.node), msgspec.json.encode(wish), PREPARE_S)
     except LedgerError as error:
@@ -326,7 +326,7 @@ LOOK_S: Final = 5.0  # between two sweeps for ended commands, while waiting for 
 
 
 class Telling:
-    """Reports on one pod, on stderr because stdout is the command's. Reasons are not repeated."""
+    """Reports on one pod on stderr, because stdout is the command's."""
 
     def __init__(self, pod: Submitted, *, as_json: bool) -> None:
         self._pod = pod

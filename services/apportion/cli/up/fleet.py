@@ -112,7 +112,7 @@ def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
 
 
 def refusal(data: Path, fleet: Fleet) -> str:
-    """Return why the folder's ledger cannot continue with this fleet, or an empty string.
+    """Return why the folder's ledger cannot continue with this fleet; empty if it can.
 
     Raises Unreachable, as `kept`."""
     before = kept(data)

@@ -32,8 +32,7 @@ SIGNALS = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A service to fork: its command line, environment and log. The sentinel's pipe is sent
-    along."""
+    """A service to fork, with its log; the sentinel's pipe is sent along."""
 
     words: list[str]
     environment: dict[str, str]

@@ -68,7 +68,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """`sentinel.py DATA [remove]`: watch standard input; optionally remove DATA at the end."""
+    """Watch standard input; arguments: `DATA [remove]`, to delete DATA at the end."""
     data = Path(arguments[0])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -283,7 +283,7 @@ class Up:
 
 
 def check_ports(gateway: str, nats_port: int) -> None:
-    """Raises UpFailed if a port is in use, naming both if both are. Port 0 is any free one."""
+    """Raises UpFailed if a port is in use, and names all; port 0 is any free one."""
     taken, options = [], []
     for address, option in ((gateway, "--port"), (f"127.0.0.1:{nats_port}", "--nats-port")):
         host, _, port = address.rpartition(":")

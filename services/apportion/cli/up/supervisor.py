@@ -92,7 +92,7 @@ class Child:
 
 
 class Supervisor:
-    """The ledger's server, the services and the sentinel; `changed` is called for new pids."""
+    """The ledger's server, the services and the sentinel; reports pids to `changed`."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Supervisor:
         self._server.take()
 
     async def start_server(self, *, remove: bool) -> None:
-        """Start the ledger's server and the sentinel; with `remove`, delete the data at the end.
+        """Start the ledger's server and the sentinel, which with `remove` deletes the data.
 
         Raises ServerFailed if the port or the data folder is taken."""
         await self._server.start()  # first, because it locks the data folder
@@ -345,7 +345,7 @@ def is_ready(port: int) -> bool:
 
 
 def why_taken(host: str, port: int) -> str:
-    """Return why no server can listen there, or an empty string. Port 0 is any free one."""
+    """Return why no server can listen there; empty if one can, or for port 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
