@@ -1,4 +1,4 @@
-"""`apportion config`: the one document that every service obeys."""
+"""`apportion config`: the cluster's configuration document."""
 
 import click
 import msgspec
@@ -23,7 +23,7 @@ from apportion_schemas import Configuration, ConfigurationChanged
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What `apply --json` prints; `changed` is false where it was in force already."""
+    """What `apply --json` prints; `changed` is false if it was in force already."""
 
     revision: int
     changed: bool
@@ -73,9 +73,7 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
         revision = run(write(where.reach(), event, basis=now.revision)).revision or 0
         if configuration_at(where, revision).configuration_revision < revision:
             raise NotFound(f"revision {revision} was refused; the gateway's log says why")
-    if (
-        wanted.nodeconfig
-    ):  # some may be about nodes that are not there: yet, or by a slip of the pen
+    if wanted.nodeconfig:  # warn about unknown nodes: not there yet, or misspelt
         _, nodes = Gateway(where.gateway_url()).items("nodes", NodeAnswer)
         there = {node.node for node in nodes}
         for position, node in enumerate(wanted.nodeconfig):

@@ -1,4 +1,4 @@
-"""`apportion policy`: how nodes and devices are preferred, from one revision on."""
+"""`apportion policy`: how nodes and devices are preferred."""
 
 import textwrap
 from typing import Final, get_args
@@ -69,7 +69,7 @@ def set_(
     """Change the policy, from the next decision on."""
     if nodes is None and devices is None:
         raise click.UsageError("give --nodes or --devices, or both")
-    now = run(by_now(where.reach()))  # what is not given stays as somebody else has set it since
+    now = run(by_now(where.reach()))  # keeps concurrent changes of the other setting
     summary = Gateway(where.gateway_url()).ask("summary", answer=SummaryAnswer, query=now)
     changed = msgspec.structs.replace(
         summary.policy,

@@ -1,7 +1,7 @@
-"""`apportion resize`: more or less of its devices for a pod that runs.
+"""`apportion resize`: change the device shares of a running pod.
 
-The wish goes into the ledger, and the scheduler's answer is waited for there. Invariant: what is
-said in the end is what the ledger says of this wish, and not of another one."""
+The request is appended, and the scheduler's answer awaited in the ledger. Invariant: the answer
+printed is the one to this request."""
 
 import asyncio
 
@@ -39,10 +39,9 @@ Answer = PodResized | ResizeRefused
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What `--json` prints: what was asked at which revision, and the scheduler's answer.
+    """What `--json` prints: the request's revision, and the scheduler's answer.
 
-    `cores_from_next_process`: other cores were asked for and granted, and hold for processes that
-    start from now on."""
+    `cores_from_next_process`: granted cores apply to processes started from now on."""
 
     asked: int
     revision: int
@@ -119,7 +118,7 @@ def command(
 
 
 async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) -> Said:
-    """Append the wish, and wait for the answer to it. Raises LedgerError, Unreachable."""
+    """Append the request and await its answer. Raises LedgerError, Unreachable."""
     asked = (await write(reach, wish, basis=basis)).revision or 0
     found: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
     rules = Rules()
@@ -131,7 +130,7 @@ async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) ->
             found.set_exception(Outdated(f"the answer cannot be read here: {error}"))
             return
         except (UnreadableEvent, InvalidEvent):
-            return  # whoever folds says so
+            return  # the fold reports it
         if (
             isinstance(data, Answer)
             and (data.pod, data.asked) == (wish.pod, asked)

@@ -1,4 +1,4 @@
-"""`apportion submit`: manifests or a trace become pods of the ledger."""
+"""`apportion submit`: append the pods of manifests or a trace."""
 
 import asyncio
 import itertools
@@ -46,25 +46,20 @@ from apportion.runtime.files.manifests import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import Shape
 
-NAMED_MAX = 40
-"""Up to so many pods are named one by one."""
-CAUSES_MAX = 5
-"""Of more so many causes are told for which pods wait."""
+NAMED_MAX = 40  # more pods than this are only counted
+CAUSES_MAX = 5  # causes shown if pods are only counted
 
 
 class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints. Only --wait fills `placed`, `refused`, `undecided` and `evicted`.
 
-    So it does `causes`, which counts the refused by what they wait for first. `changed` says what
-    live pods would have otherwise, and `replaced` which were submitted anew; `held` is what
-    --replace would submit or end beside them, of the same workloads, by name; `ended` are pods that
-    their Deployment has no more; `limits` are queues and quotas that were said, with the revision,
-    and `limits_unchanged` those in force just so. In a dry run `submitted`, `ended` and `limits`
-    are without revisions. `gangs` are those of which nothing but the declaration is new, with how
-    many of their pods must have places together. `passed_over` are documents that are neither
-    workloads nor limits, by name; `warnings` are names and amounts in the others that are probably
-    not meant so; `evicted` are by the pod for which they were told to go those that were.
-    `mixed_gangs` are gangs on different device models, with how many pods hold devices of each."""
+    `changed` has the differences of live pods, and `replaced` those submitted again; `held` are
+    pods of the same workloads that --replace would submit or end. `ended` are surplus pods of a
+    Deployment. `limits` are queues and quotas with their revisions; `limits_unchanged` were in
+    force. In a dry run, revisions are missing. `gangs` have only a new declaration, with their
+    minimum of pods. `passed_over` documents are neither workloads nor limits. `warnings` are
+    probable mistakes. `causes` counts the refused by their first cause. `evicted` are by the pod
+    for which they were evicted. `mixed_gangs` are on several device models, with pods per model."""
 
     dry_run: bool = False
     submitted: list[Submitted] = []
@@ -89,7 +84,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What to do beside submitting: wait for so long (None for not), replace, or only say."""
+    """Options: the time to wait (None for not at all), --replace and --dry-run."""
 
     wait_s: float | None
     replace: bool
@@ -220,10 +215,10 @@ async def _decided(
     ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report, *,
     waiting: Sequence[PodAnswer], basis: int, wait_s: float,
 ) -> None:  # fmt: skip
-    """Wait until what was submitted is decided, also where others go for it first.
+    """Wait until the submitted and the pending pods are decided, evictions included.
 
-    So too for what was live and `waiting` at the revision `basis`: whoever submits the same again
-    asks the same."""
+    Live pods that are `waiting` at `basis` count too, so that a repeated submit reports the
+    same."""
     end = time.monotonic() + wait_s
     live = [Submitted(pod.namespace, pod.name, pod.uid, basis + 1) for pod in waiting]
     pods = [*report.submitted, *live]
@@ -238,7 +233,7 @@ async def _decided(
     left = max(end - time.monotonic(), 0.0)
     priorities = {f"{pod.namespace}/{pod.name}": pod.priority for pod in wish.pods if pod.preempts}
     now = await wait_for_room(ledger, gateway, awaited, priorities, left)
-    # Of a gang it is the refusal of some pod of it, which need not want what this one does.
+    # A gang's refusal may be about another pod with another shape.
     lone = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods if not pod.group}
     shapes = {pod.uid: lone[pod.full_name] for pod in pods if pod.full_name in lone}
     never = await asyncio.to_thread(never_fitting, gateway, awaited)
@@ -303,7 +298,7 @@ def _tell(report: Report, *, waited: bool) -> None:
 
 
 def of_waiting(report: Report) -> Iterator[str]:
-    """For what how many wait where they are too many to be named, and who names them."""
+    """Yield what pods wait for, if there are too many to name."""
     for cause, count in itertools.islice(report.causes.items(), CAUSES_MAX):
         yield f"{count:,} {WAITING}: {cause}"
     if (more := len(report.causes) - CAUSES_MAX) > 0:
@@ -313,7 +308,7 @@ def of_waiting(report: Report) -> Iterator[str]:
 
 
 def of_replace(report: Report) -> str:
-    """What --replace does, before anybody says it: also to those that are not live, or too many."""
+    """Return what --replace would do."""
     done = [f"submits {len(report.changed):,} anew"]
     for what, verb in (("submitted", "submits"), ("ended", "ends")):
         count = sum(each == what for each in report.held.values())
@@ -322,7 +317,7 @@ def of_replace(report: Report) -> str:
 
 
 def counted(report: Report) -> str:
-    """All of it in numbers; of a dry run what would be done."""
+    """Summarize the report in numbers."""
     would, count = "would be " if report.dry_run else "", len(report.submitted)
     done = [f"{count:,} {would}submitted"] if count else []
     for what, number in (
@@ -346,7 +341,7 @@ def counted(report: Report) -> str:
 
 
 def of_plan(report: Report) -> str:
-    """Which verb goes on where a dry run of manifests ends; empty where nothing is to be placed."""
+    """Return a hint at `apportion plan` after a dry run, or an empty string."""
     if not report.dry_run or not (report.submitted or report.replaced):
         return ""
     return "`apportion plan -f FILE` says where each would go, and who would be evicted"

@@ -1,7 +1,7 @@
-"""`apportion user add | list | revoke | begin`: who may connect to a server without a cluster.
+"""`apportion user add | list | revoke | begin`: who may connect, without a cluster.
 
-That is the server of this machine's `up`, or of docker-compose.yml. Invariant: the server of `up`
-obeys by the time that the verb ends, where it runs here; whoever was revoked is cut off."""
+It is for the server of this machine's `up`, or of docker-compose.yml. Invariant: if `up` runs here,
+its server has applied the change when the verb ends, and revoked users are disconnected."""
 
 import shlex
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from apportion.runtime.ledger.port import ALL_SUBJECTS
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What `--json` prints of one user; `key` is the file with the seed, empty for a password."""
+    """What `--json` prints of a user; `key` is the file with the seed, or empty."""
 
     role: str
     name: str
@@ -157,8 +157,7 @@ def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -
 
 
 def _how_to_connect(users: Users, member: Member) -> Iterator[str]:
-    """What he gives to a verb or service, and an auditor to a program of his own; HOST:PORT where
-    the server is not that of `up`."""
+    """Yield how to connect; HOST:PORT stands for a server that is not that of `up`."""
     from apportion.core.identity.permissions import role_of
     from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
 
