@@ -1,4 +1,4 @@
-"""`apportion diff`: what changed between two moments, by which event, and who did it."""
+"""`apportion diff`: what changed between two revisions, by which event and user."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,17 +14,16 @@ from apportion.core.answers.past import DiffAnswer, DiffRow, Side
 from apportion.core.explain.text.event_text import shares_words
 from apportion.core.explain.text.words import device_words
 
+# short lists first: a busy span has hundreds of placements
 LISTS = ("nodes", "devices", "configuration", "policy", "limits", "waiting", "placements")
-"""The few that explain the many come first: a busy span has hundreds of placements."""
-SIDED = ("nodes", "devices", "limits")
-"""Things of which more than one side can differ."""
+SIDED = ("nodes", "devices", "limits")  # lists whose items can differ in several fields
 
 
+# why a node that joined first is missing in a difference from the beginning
 FROM_THE_FIRST = (
     "revision 1 is the ledger's first event: what it told, as of a first node, counts as there "
     "before"
 )
-"""Why one of the nodes that all joined is missing in a difference from the beginning on."""
 
 
 @click.command(epilog="Example:  apportion diff --from -2h --to -1h")
@@ -66,7 +65,7 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
 
 
 def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
-    """One list of differences as a table."""
+    """Return one list of differences as a table."""
     if name == "placements":
         return _moves(rows)
     made = table(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
@@ -80,7 +79,7 @@ def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
 
 
 def _moves(rows: Sequence[DiffRow]) -> Rows:
-    """From which node to which; of a pod that stays where it is, what it held there and holds."""
+    """Show the nodes before and after; for a pod that stays, its shares."""
     made = table("PLACEMENTS", "WAS", "IS", "HELD", "HOLDS", "REVISION", "TIME", "BY",
                  right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
                  drops=("BY", "TIME", "HELD", "HOLDS"), optional=("HELD", "HOLDS"))  # fmt: skip

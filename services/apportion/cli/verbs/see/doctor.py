@@ -1,4 +1,4 @@
-"""`apportion doctor`: what is wrong with an installation, and what to do about each of it."""
+"""`apportion doctor`: faults of an installation, each with its fix."""
 
 import asyncio
 import sys
@@ -28,8 +28,8 @@ from apportion.runtime.process.logs import configure_logs
 from apportion.runtime.service.options import KubeChoice, kube_choice, kubernetes_options
 
 STYLES = {"ok": "green", "soon": "yellow", "unknown": "magenta", "broken": "red"}
+# only the server's monitoring port has these, so a caller with access wins
 SEEN_BY_MONITOR = frozenset(("durability", "disk"))
-"""What only the server's monitoring port tells: who was shown it knows better."""
 DOCS = "docs/"
 
 
@@ -73,7 +73,7 @@ def command(
     if theirs is None and ledger is None:
         if where.nats or where.gateway or (where.data / CONNECTION).exists():
             raise Unreachable(f"{ledger_problem}; {gateway_problem}")
-        # Once: neither is there because no `up` runs that knows both.
+        # Without `up`, both are missing for the same reason.
         raise Unreachable(f"{ledger_problem}; the gateway too: --gateway URL or {GATEWAY_ENV}")
     facts = Facts(
         ledger=ledger,
@@ -118,7 +118,7 @@ async def _of_kubernetes(choice: KubeChoice) -> KubeFacts | None:
 
 
 def _together(facts: Facts, theirs: DoctorAnswer | None) -> DoctorAnswer:
-    """What was found from here, and of the rest what the gateway found, in the table's order."""
+    """Merge our own checks with the gateway's, in the order of `CHECKS`."""
     found = {check.id: check for check in theirs.checks} if theirs else {}
     for check in examined(facts):
         unseen = facts.ledger is None or facts.ledger.sync_always is None

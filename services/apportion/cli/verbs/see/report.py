@@ -1,8 +1,7 @@
-"""`apportion report`: what was granted, used and worth.
+"""`apportion report`: what was granted and used, and its cost.
 
-The gateway is asked where there is one. What it does not have (somebody's own prices or archives)
-or does not print (CSV) is made here from the ledger itself and its archives. Invariant: what is
-asked is checked before the ledger is read; long reading shows how far it is."""
+The gateway answers if it can; reports with own prices or archives, and CSV, are computed here from
+the ledger. Invariant: options are checked before the ledger is read."""
 
 import contextlib
 import sys
@@ -41,7 +40,7 @@ from apportion.runtime.process.clock import SystemClock
 
 FORMATS = ("table", "csv", "json", "focus")
 ACCOUNT = "apportion"
-TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
+TIMEOUT_S = 135.0  # longer than a report may queue and compute there
 _OPTIONS = (
     click.option("--by", default="namespace", show_default=True,
                  metavar="namespace|queue|user|node|label:KEY", help="What a row is."),
@@ -99,7 +98,7 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
 def _answer(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
-    # Only a gateway has prices of its own; which account is billed, it cannot be told.
+    # The gateway has its own prices, but takes no account to bill.
     billed = form == "focus" and given["account"] == ACCOUNT
     of_gateway = form in {"table", "json"} or billed or (report == "cost" and form != "focus")
     ledger_alone = where.nats and not where.gateway
@@ -124,9 +123,9 @@ def _answer(
 def read_report(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
-    """The answer, or the text of it where the form is csv or focus; `given` are the options.
+    """Compute the answer here; text for csv and focus. `given` are the options.
 
-    Raises NotFound, Wrong, Unreachable, Outdated: as the verb ends."""
+    Raises NotFound, Wrong, Unreachable, Outdated."""
     prices: Path | None = given["prices"]
     if prices is None and (report == "cost" or form == "focus"):
         raise click.UsageError("give --prices FILE: what an hour of a card costs, by model")
@@ -164,7 +163,7 @@ async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAns
         return as_focus(asked, reading)
     answer = await answered(asked, reading)
     if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
-        click.echo(idle_words(answer), err=True)  # a table of no rows does not say why
+        click.echo(idle_words(answer), err=True)  # an empty table does not say why
     return as_csv(answer) if form == "csv" else answer
 
 
