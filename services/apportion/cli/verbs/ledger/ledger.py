@@ -1,8 +1,8 @@
-"""`apportion ledger`: make the stream, check, enlarge, copy and trim it, say how it is read.
+"""`apportion ledger`: create, check, resize, archive and trim the stream.
 
-Invariants: what `trim` drops was read in the archive a moment before, and what every service needs
-to begin is kept; see `runtime.jetstream.retention`. No reader halts unasked at what `enable` and
-`set-aside` write: what would is said first, and only `--force` goes on."""
+Invariants: `trim` drops only events that it has just read in the archive, and keeps what services
+need to start; see `runtime.jetstream.retention`. `enable` and `set-aside` refuse a change that
+would halt readers, unless forced."""
 
 import sys
 from collections import Counter
@@ -50,12 +50,11 @@ DAY_S = 86_400.0
 WRITERS = tuple(dict.fromkeys(row.writer for row in CATALOGUE))
 _VERSIONS = {row.name: row.version for row in CATALOGUE}
 _SHOWN = 6
-Look = Callable[[JetStreamLedger], Coroutine[Any, Any, StreamInfo]]
-"""What is done to the stream, or asked of it."""
+Look = Callable[[JetStreamLedger], Coroutine[Any, Any, StreamInfo]]  # an operation on the stream
 
 
 class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `apportion verify --json` prints."""
+    """What `apportion ledger check --json` prints."""
 
     ok: bool
     first_revision: int = 0
@@ -139,7 +138,7 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
 
 
 def words_of(checked: Checked) -> str:
-    """What of a ledger that is as it must be; amounts are in the units that `doctor` has."""
+    """Describe a sound ledger; units as in `doctor`."""
     most = size(checked.max_bytes) if checked.max_bytes >= 0 else "what the disk holds"
     return (
         f"the ledger is as it must be: revisions {checked.first_revision} to "
@@ -176,7 +175,7 @@ def _tell(reach: Reach, look: Look, *, as_json: bool) -> None:
 
 
 class Trimmed(msgspec.Struct, frozen=True):
-    """What `--json` prints: the revisions `dropped`, and the first that is left."""
+    """What `--json` prints: the number `dropped`, and the first revision left."""
 
     dropped: int
     first_revision: int
@@ -236,7 +235,7 @@ async def _trim(
         beginning = await Snapshots(ledger.wire).beginning_behind(found.last)
     count = max(found.last - found.first + 1, 0)
     if count and dropping:
-        # Once the state with which the rest begins is where only bootstrap writes.
+        # First store the snapshot that the rest begins with, where only bootstrap writes.
         async with open_ledger(dropping, checked=False) as ledger:
             if beginning is not None:
                 info = await stream.check(ledger.wire)
@@ -248,7 +247,7 @@ async def _trim(
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A format that this build writes and the ledger does not allow, and who would halt at it."""
+    """A format of this build that is not enabled, and the readers that it would halt."""
 
     format: str
     writer: str
@@ -256,7 +255,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Enabled(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `enable --json` prints; `revisions` are those at which formats were enabled."""
+    """What `enable --json` prints; `revisions` are those of the enabled formats."""
 
     wanted: tuple[Wanted, ...]
     revisions: dict[str, int | None] = {}
@@ -334,7 +333,7 @@ def set_aside(
 
 
 def _parsed(text: str) -> tuple[str, int]:
-    """The event and the version that are meant. Raises Wrong."""
+    """Parse EVENT@VERSION. Raises Wrong."""
     name, _, number = text.partition("@")
     newest = _VERSIONS.get(name, 0)
     version = int(number) if number.isascii() and number.isdecimal() else 0
@@ -383,7 +382,7 @@ async def _enable(
 
 
 def _halting(readers: Sequence[ReaderThere], name: str, version: int) -> dict[str, int]:
-    """How many readers of which name do not know the format."""
+    """Count the readers by name that do not know the format."""
     return dict(Counter(each.name for each in readers if not each.knows(name, version)))
 
 
@@ -401,7 +400,7 @@ async def _set_aside(
         last = await ledger.last_revision()
         for revision in chosen:
             await _check(ledger, rules, revision, force=force)
-        # Where the ledger was trimmed, a reader begins with a snapshot of before that revision.
+        # In a trimmed ledger, readers restart from a snapshot before that revision.
         first, earliest = await ledger.first_revision(), min(chosen)
         stored = await Snapshots(ledger.wire).stored() if first > 1 else []
         if first > 1 and not any(first - 1 <= each.revision < earliest for each in stored):
@@ -415,7 +414,7 @@ async def _set_aside(
 
 
 async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force: bool) -> None:
-    """Raises NotFound: it is not there, is set aside already, or is read well by this build."""
+    """Raises NotFound if the revision is missing, set aside, or sound."""
     record = await stream.read_record(ledger.wire, revision)
     if record is None:
         raise NotFound(f"the ledger has no revision {revision}")

@@ -1,8 +1,8 @@
-"""`apportion rebuild`: a lost ledger, written anew from what the pods of the cluster say they hold.
+"""`apportion rebuild`: restore a lost ledger from the annotations of running pods.
 
-Placements go onto pods as annotations in the write that binds them, so the cluster itself is the
-copy. Invariants: a ledger that has pods is not lost, and nothing is written to it; each pod is
-taken once, also beside a watcher that does the same, for both write the same event."""
+The binder annotates pods with their placements, so the cluster is a backup. Invariants: nothing is
+written to a ledger that has pods; each pod is adopted once, because a watcher writes the same
+event."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ PODS = "/api/v1/pods"
 
 
 class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints: bound pods found, those adopted, and those of which nobody can tell."""
+    """What `--json` prints: bound pods, those adopted, and those without known shares."""
 
     cluster: str
     pods: int
@@ -98,7 +98,7 @@ async def _rebuild(
     dry_run: bool,
 ) -> Rebuilt:
     async with open_ledger(reach) as ledger:
-        # A new ledger perhaps holds devices and a configuration already.
+        # A new ledger may have devices and a configuration already.
         auditor = Auditor(State(rules=await stream.read_rules(ledger.wire)))
         await read_to(
             ledger,
@@ -124,9 +124,9 @@ async def _rebuild(
 async def _found_in(
     kube: KubeChoice, state: State, schedulers: frozenset[str]
 ) -> tuple[str, tuple[PodAdopted, ...], tuple[str, ...]]:
-    """Ask the cluster for all pods: those whose shares can be told, and the names of the others.
+    """Return the URL, the adoptions and the names of pods without readable shares.
 
-    Raises Unreachable: it does not answer, or does not let us."""
+    Raises Unreachable if the cluster does not answer or denies access."""
     from apportion.runtime.kube.client import KubeRefused, KubeUnavailable, open_kube
     from apportion.runtime.kube.watch import pages
 
@@ -164,14 +164,14 @@ async def _write(
     *,
     basis: int,
 ) -> int:
-    """Say what this is, then hold every pod; the last revision."""
+    """Append the rebuild and its adoptions; return the last revision."""
     async with appending(ledger, rebuilt.by) as (commit, publisher):
         basis = await publish(publisher, rebuilt, basis=basis) or basis
         revisions = [basis]
 
         async def hold(data: PodAdopted) -> None:
             draft = publisher.draft(data, event_id=f"{data.pod}/adopted/0", basis=basis)
-            with contextlib.suppress(FenceRefused):  # a watcher has told of it
+            with contextlib.suppress(FenceRefused):  # a watcher adopted it
                 done = await commit.append(msgspec.structs.replace(draft, expect=0))
                 revisions.append(done.revision or basis)
 

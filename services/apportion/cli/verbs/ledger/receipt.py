@@ -1,9 +1,8 @@
-"""`apportion receipt`: sign what the ledger holds, and show that one decision is in it, offline.
+"""`apportion receipt`: sign the ledger, and prove one decision offline.
 
-Whoever runs `receipt write` has the private key, and may be another person on another machine than
-those who run the ledger; it needs to read the ledger and nothing else. Invariant: what is written
-to standard output with --json is a whole document, so it can be piped to where nobody rewrites it.
-"""
+`receipt write` needs the private key and read access, so it can run on a machine of someone else
+than the ledger's operator. Invariant: with --json, standard output is a whole document that can be
+piped to an append-only store."""
 
 import asyncio
 import functools
@@ -55,8 +54,8 @@ from apportion_schemas import decode
 from apportion_schemas.envelope import EventError
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
+# `sign` with all arguments but the ledger
 Signing = Callable[[JetStreamLedger], Awaitable[list[Found]]]
-"""See `sign`, with all but the ledger told."""
 PROOF_BYTES_MAX = 64 << 20
 EVERY_MIN_S = 10
 
@@ -240,7 +239,7 @@ async def _read(ledger: JetStreamLedger, signed: Checkpoint) -> list[Record]:
 
 
 def _proof(found: Found, records: list[Record], revision: int) -> Proof:
-    """Raises ReceiptInvalid: the records are not those that were signed."""
+    """Raises ReceiptInvalid if the records are not those that were signed."""
     signed = found.checkpoint
     leaves = [leaf_of(each.revision, each.subject, each.payload) for each in records]
     size, index = signed.last - signed.first + 1, revision - signed.first

@@ -1,4 +1,4 @@
-"""`apportion check`: what manifests would mean here, without a cluster."""
+"""`apportion check`: how manifests are read here, without a cluster."""
 
 import os
 import sys
@@ -28,9 +28,7 @@ HELM_LOOKED_AT = 1 << 20
 
 
 class NoteRow(msgspec.Struct, frozen=True):
-    """What of a manifest has no effect here, or is `doubtful`: probably not meant so; and why.
-
-    `line` is that of the field."""
+    """A field of a manifest at `line` that has no effect, or is `doubtful`, and why."""
 
     field: str
     why: str
@@ -39,10 +37,10 @@ class NoteRow(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One document: `refused` is empty where it is taken; `asks` are by container, in words.
+    """One document; `refused` is empty if it is accepted.
 
-    `node` is what each pod asks of its node beside devices, in words, once for pods that ask alike.
-    """
+    `asks` are the device requests by container, and `node` the distinct requests for other
+    resources."""
 
     source: str
     line: int
@@ -56,10 +54,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that was not checked: its number in its file (from 1), first line, name and why.
+    """A document that was not checked: its number in the file (from 1), and why.
 
-    `holds_pods` is true for a kind whose controller is not known here, such as a TFJob, and false
-    for a document that is neither a workload nor a limit, such as a Service."""
+    `holds_pods` is true for an unknown controller, such as a TFJob, and false for other kinds, such
+    as a Service."""
 
     source: str
     document: int
@@ -70,19 +68,19 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints: each checked document, and each that was skipped."""
+    """What `--json` prints: checked and skipped documents."""
 
     documents: list[Row] = []
     skipped: list[Skipped] = []
 
     @property
     def refused(self) -> int:
-        """Documents that are refused, or cannot be read."""
+        """The number of documents that are refused or unreadable."""
         return sum(bool(row.refused) for row in self.documents)
 
     @property
     def doubtful(self) -> int:
-        """Names, amounts and fields that are probably not meant so, of all documents."""
+        """The number of doubtful fields in all documents."""
         return sum(note.doubtful for row in self.documents for note in row.notes)
 
 
@@ -131,7 +129,7 @@ def command(
 
 
 def _expanded(names: tuple[str, ...]) -> Iterator[str]:
-    """Folders as the manifests below them, without what links lead out of."""
+    """Replace folders by the manifests below them; links must stay inside."""
     for name in names:
         path = Path(name)
         if name == STANDARD_INPUT or not path.is_dir():
@@ -188,7 +186,7 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
 
 
 def _of_node(pod: PodDraft) -> str:
-    """As in `4 CPU, 16,384 MiB memory, 1 of example.com/nic`; empty where it asks for nothing."""
+    """As in `4 CPU, 16,384 MiB memory, 1 of example.com/nic`, or empty."""
     node = pod.shape.node
     said = [of_resource("cpu", node.cpu_milli)] if node.cpu_milli else []
     said += [f"{of_resource('memory', node.memory_mib)} memory"] if node.memory_mib else []

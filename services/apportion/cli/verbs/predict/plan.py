@@ -1,6 +1,6 @@
 """`apportion plan`: what would happen, tried with the engine on a copy of the state.
 
-The gateway works it out and appends nothing; this verb sends the wish and shows the answer."""
+The gateway computes it and appends nothing."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,8 +29,7 @@ from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
 
 LINE_BYTES_MAX = 1 << 20
-DETAILED_MAX = 3
-"""Up to so many pods are shown with all evidence."""
+DETAILED_MAX = 3  # more pods than this are shown without evidence
 STYLES = {"fits": "green", "not-now": "yellow", "never": "red", "unchanged": "dim"}
 EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 
@@ -88,7 +87,7 @@ def command(
 
 
 def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The files as they are, which the gateway reads as the cluster does, and what is no text."""
+    """Return the files' texts, which the gateway parses, and the problems."""
     texts: dict[str, str] = {}
     problems = []
     for found in read_manifest_bytes(files, sys.stdin.buffer):
@@ -157,8 +156,7 @@ def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
 
 
 def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
-    """The pods by name; of those that find no place for one reason, as of a gang, the first, with
-    how many there are more."""
+    """Yield pods by name; pods that fail for one reason, once with a count."""
     rows: dict[object, list[PlannedPod]] = {}
     for pod in pods:
         alike = (pod.outcome, pod.was, pod.without, pod.node_without, pod.line)
@@ -182,11 +180,9 @@ def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
-    """Who waits before a pod of the manifest, or else who does for the sake of the plan: since no
-    revision of the ledger. Those for whom nothing changes are counted.
+    """Print pods ahead of the manifest's, or else those that the plan leaves pending.
 
-    Those that wait for the same are one row, with the first of them; of all before the pod that row
-    counts those that are not named, too."""
+    Pods with the same reason are one row with a count, which includes pods that are not named."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
     made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
@@ -212,9 +208,7 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
 
 
 def _others_wait(answer: PlanAnswer, shown: int) -> str:
-    """How many wait besides those that are shown; empty where nobody does.
-
-    Only the first that wait are named, so of the others nobody knows here that they wait now."""
+    """Count the pending pods that are not shown; only the first ones are named."""
     above = {(pod.namespace, pod.name) for pod in (*answer.pods, *answer.moved) if not pod.node}
     waiting = (answer.after.waiting if answer.after else 0) - len(above)
     if waiting <= shown:
@@ -226,9 +220,7 @@ def _others_wait(answer: PlanAnswer, shown: int) -> str:
 
 
 def totals_words(answer: PlanAnswer) -> str:
-    """The cluster in numbers; what is before the change has gone on as well, so it is not `now`.
-
-    Of a node that is lost, `without it` would be read as without the node."""
+    """Return the fleet in numbers, before and after the change."""
     if answer.before is None or answer.after is None:
         return ""
     before, after = _totals(answer.before), _totals(answer.after)
