@@ -81,26 +81,22 @@ class _Mib(click.IntRange):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            mib = _mib_of(value)
-            if mib is None or not 1 <= mib <= MEMORY_MIB_MAX:
+            if not (isinstance(value, str) and value[-1:].isalpha()):
+                raise
+            from apportion.core.workloads.dialects import ManifestError  # rarely needed and slow
+            from apportion.core.workloads.dialects.amounts import quantity
+
+            try:
+                mib = math.ceil(quantity(value, "") / (1 << 20))
+            except ManifestError:
+                raise error from None
+            if not 1 <= mib <= MEMORY_MIB_MAX:
                 raise
             said = f"{value!r} is no whole number; it is in MiB: write {mib}"
             raise click.BadParameter(said, error.ctx, error.param) from None
 
 
 MIB: Final = _Mib(1, MEMORY_MIB_MAX)
-
-
-def _mib_of(value: object) -> int | None:
-    if not (isinstance(value, str) and value[-1:].isalpha()):
-        return None
-    from apportion.core.workloads.dialects import ManifestError  # rarely needed and slow to import
-    from apportion.core.workloads.dialects.amounts import quantity
-
-    try:
-        return math.ceil(quantity(value, "") / (1 << 20))
-    except ManifestError:
-        return None
 
 
 def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:

@@ -39,27 +39,20 @@ def manifest_config_now(where: Where) -> ManifestConfig:
     return manifest_config(run(configuration_now(where)).configuration)
 
 
-def read_configuration_file(file: str) -> Configuration:
-    """Read the configuration in a file. Raises NotFound with all its errors."""
-    return read_both(file)[1]
-
-
-def read_both(file: str) -> tuple[object, Configuration]:
+def read_configuration_file(file: str) -> tuple[object, Configuration]:
     """Return a file's document and the configuration in it. Raises NotFound."""
     found = list(read_manifest_files([file], sys.stdin.buffer))
-    problems = [str(each) for each in found if isinstance(each, Problem)]
-    documents = [each for each in found if not isinstance(each, Problem)]
-    if problems:
+    if problems := [str(each) for each in found if isinstance(each, Problem)]:
         raise NotFound("\n".join(problems))
+    documents = [each for each in found if not isinstance(each, Problem)]
     if len(documents) != 1:
         raise NotFound(f"{file}: holds {len(documents)} documents: write one")
     (document,) = documents
     try:
         return document.content, read_configuration(document.content)
     except ManifestError:
-        errors = every_error(document.content)
         said = [
             str(Problem(file, str(error), line=document.parsed.line_of(error.field)))
-            for error in errors
+            for error in every_error(document.content)
         ]
         raise NotFound("\n".join(said)) from None

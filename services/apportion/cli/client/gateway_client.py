@@ -61,7 +61,17 @@ class Gateway:
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
     ) -> None:
         self._timeout_s, self._patience_s = timeout_s, patience_s
-        self._headers = _token_headers()
+        self._headers: dict[str, str] = {}
+        if path := os.environ.get(TOKEN_ENV):  # a file, because tokens are renewed
+            try:
+                with open(path, encoding="ascii") as file:  # noqa: PTH123 - pathlib cannot stop at a limit
+                    token = file.read(TOKEN_CHARS_MAX + 1).strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise Wrong(f"--token {path}: {error}") from None
+            if not token.isprintable() or not 0 < len(token) <= TOKEN_CHARS_MAX:
+                most = f"at most {TOKEN_CHARS_MAX} characters"
+                raise Wrong(f"--token {path}: it holds no token of {most}")
+            self._headers["Authorization"] = f"Bearer {token}"
         self._open(url)
 
     def _open(self, url: str) -> None:
@@ -141,8 +151,7 @@ class Gateway:
         """Post `body` and yield the lines of JSON of the answer as they arrive.
 
         Raises NotFound, Wrong or Unreachable, depending on the gateway's answer."""
-        target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
-        target += "?" + urlencode(query) if query else ""
+        target = _target(path, query)
         data = msgspec.json.encode(body)
         if len(data) > REQUEST_BYTES_MAX:
             raise Wrong(
@@ -182,9 +191,7 @@ class Gateway:
 
     def _get(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes, bool]:
         """Return status, body, and whether a retry may succeed soon."""
-        target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
-        if query:
-            target += "?" + urlencode(query)
+        target = _target(path, query)
         for attempt in (1, 2):
             try:
                 self._connection.request("GET", target, headers=self._headers)
@@ -204,18 +211,9 @@ class Gateway:
         raise AssertionError("the second attempt returns or raises")
 
 
-def _token_headers() -> dict[str, str]:
-    path = os.environ.get(TOKEN_ENV)  # a file, because tokens are renewed
-    if not path:
-        return {}
-    try:
-        with open(path, encoding="ascii") as file:  # noqa: PTH123 - pathlib cannot stop at a limit
-            token = file.read(TOKEN_CHARS_MAX + 1).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Wrong(f"--token {path}: {error}") from None
-    if not token.isprintable() or not 0 < len(token) <= TOKEN_CHARS_MAX:
-        raise Wrong(f"--token {path}: it holds no token of at most {TOKEN_CHARS_MAX} characters")
-    return {"Authorization": f"Bearer {token}"}
+def _target(path: tuple[str, ...], query: Mapping[str, object] | None) -> str:
+    target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
+    return f"{target}?{urlencode(query)}" if query else target
 
 
 def _unreachable(url: str, error: Exception) -> Unreachable:

@@ -35,9 +35,17 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
         there = at_of(query)
         if namespace is not None or "/" in pod:
             raise unknown(gateway, name, error.message, there) from None
-        other = _other_kind(gateway, name, there)
-        if other:
-            raise NotFound(f"{error.message}; {other}") from None
+        kind = "node"
+        try:
+            gateway.ask("nodes", name, answer=NodeDetail, query=there)
+        except NotFound:
+            _, devices = gateway.items("devices", DeviceAnswer, there)
+            kind = (
+                "device" if any(device_names.means(name, each.device) for each in devices) else ""
+            )
+        if kind:
+            verbs = f"`apportion who {name}` tells who is on it, `apportion history` more"
+            raise NotFound(f"{error.message}; it is a {kind}: {verbs}") from None
         space = namespace_of(gateway, name, there, error.message)
     return gateway.ask("pods", space, name, "why", answer=Why, query=query)
 
@@ -90,18 +98,6 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
         return "".join(f"; it is a {what}, and its pods are {listed(made[what])}" for what in made)
     meant = full.get(name) or [each for found in near(name, full) for each in full[found]]
     return f"; did you mean {listed(meant)}?" if meant else ""
-
-
-def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:
-    try:
-        gateway.ask("nodes", name, answer=NodeDetail, query=there)
-        kind = "node"
-    except NotFound:
-        _, devices = gateway.items("devices", DeviceAnswer, there)
-        if not any(device_names.means(name, each.device) for each in devices):
-            return ""
-        kind = "device"
-    return f"it is a {kind}: `apportion who {name}` tells who is on it, `apportion history` more"
 
 
 def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:

@@ -84,11 +84,8 @@ async def evict_all(
                 blocked(unit, str(error))
                 if not error.lasting:
                     later.append(unit)
-            except KubeUnavailable as error:
-                blocked(unit, str(error))
-                later.append(unit)
-            except KubeRefused as error:
-                if error.status < HTTP_TROUBLE:
+            except (KubeUnavailable, KubeRefused) as error:
+                if isinstance(error, KubeRefused) and error.status < HTTP_TROUBLE:
                     raise
                 blocked(unit, str(error))
                 later.append(unit)

@@ -83,17 +83,6 @@ def print_json(body: object, *, line: bool = False) -> None:
     click.echo(escaped_json(data), nl=True)  # bytes: JSON is UTF-8, whatever the terminal can show
 
 
-def table(
-    *columns: str,
-    right: Iterable[str] = (),
-    wraps: Iterable[str] = (),
-    drops: Iterable[str] = (),
-    optional: Iterable[str] = (),
-) -> Rows:
-    """Return an empty table in the style of all verbs; see Rows."""
-    return Rows(*columns, right=right, wraps=wraps, drops=drops, optional=optional)
-
-
 def show(rows: Rows, out: Console | None = None) -> None:
     """Print the rows, and on standard error the columns that did not fit."""
     (out or console()).print(rows)

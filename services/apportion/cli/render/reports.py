@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from apportion.cli.render.output import clock, console, plain, show, table
+from apportion.cli.render.output import clock, console, plain, show
 from apportion.cli.render.rows import Rows
 from apportion.core.explain.health import moment
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer, ReportRow
@@ -106,7 +106,7 @@ def rows_of(
     if money:
         columns[answer.currency] = figures(row.cost if row else None for row in held)
     columns |= {name: figures(amounts, digits) for name, amounts in parts.items()}
-    made = table(*columns, right=list(columns)[1 + steps :], drops=DROPS)
+    made = Rows(*columns, right=list(columns)[1 + steps :], drops=DROPS)
     for line in zip(*columns.values(), strict=True):
         made.add_row(*map(plain, line))
     return made
@@ -132,8 +132,8 @@ def show_idle(answer: IdleAnswer) -> None:
     if not answer.found:
         return
     cost = [answer.currency] if money else []
-    rows = table(by, "TIMES", "GPU HOURS", "GiB HOURS", *cost,
-                 right=("TIMES", "GPU HOURS", "GiB HOURS", *cost), drops=DROPS)  # fmt: skip
+    rows = Rows(by, "TIMES", "GPU HOURS", "GiB HOURS", *cost,
+                right=("TIMES", "GPU HOURS", "GiB HOURS", *cost), drops=DROPS)  # fmt: skip
     amounts = [
         figures(row.gpu_hours for row in answer.rows),
         figures(row.gib_hours for row in answer.rows),
@@ -143,8 +143,8 @@ def show_idle(answer: IdleAnswer) -> None:
         rows.add_row(row.key, f"{row.shares:,}", *cells)
     show(rows)
     out.print()
-    shares = table("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU HOURS", "NOW",
-                   right=("HOURS", "GPU HOURS"), drops=("CONTAINER", "HOURS"))  # fmt: skip
+    shares = Rows("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU HOURS", "NOW",
+                  right=("HOURS", "GPU HOURS"), drops=("CONTAINER", "HOURS"))  # fmt: skip
     listed = answer.shares[:IDLE_LISTED]
     hours = figures(each.hours for each in listed), figures(each.gpu_hours for each in listed)
     for each, long, cards in zip(listed, *hours, strict=True):

@@ -83,8 +83,14 @@ class Rows:
         self._narrow(widths, left, width)
         if len(left) < len(self._filled()) or _total(widths, left) > width:
             return True
-        return any(_longest(pieces) > widths[place] for row in rows for place, pieces in
-                   enumerate(row) if self._columns[place] in self._wraps)  # fmt: skip
+        return any(
+            cell_len(part) > widths[place]
+            for row in rows
+            for place, pieces in enumerate(row)
+            if self._columns[place] in self._wraps
+            for word in "".join(text for text, _ in pieces).split(" ")
+            for part in _JOINED.split(word)
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows: list[Row] = [([_pieces(cell) for cell in row], style) for row, style in self._rows]
@@ -173,12 +179,6 @@ class Rows:
             yield Segment(held.rstrip(" ") + "\n")
 
 
-def _longest(pieces: Pieces) -> int:
-    """Return the width of the longest part without a break."""
-    words = "".join(text for text, _ in pieces).split(" ")
-    return max(cell_len(part) for word in words for part in _JOINED.split(word))
-
-
 def _total(widths: list[int], left: list[int]) -> int:
     return sum(widths[place] for place in left) + len(GAP) * max(len(left) - 1, 0)
 
@@ -187,26 +187,21 @@ def _wrapped(console: Console, pieces: Pieces, width: int) -> list[Pieces]:
     if _width(pieces) <= width and not any("\n" in text for text, _ in pieces):
         return [pieces]
     text = Text(*pieces[0]) if len(pieces) == 1 else Text.assemble(*pieces)
-    _break_long(text, width)
+    if not text.spans and text.cell_len > width:
+        # Break long words after `+`, which joins names of devices.
+        words = []
+        for word in text.plain.split(" "):
+            parts = [""]
+            for part in _JOINED.split(word) if cell_len(word) > width else [word]:
+                if parts[-1] and cell_len(parts[-1] + part) > width:
+                    parts.append("")
+                parts[-1] += part
+            words.append("\n".join(parts))
+        text.plain = " ".join(words)
     lines = text.wrap(console, width, overflow="fold")
     for line in lines:
         line.rstrip()
     return [_pieces(line) for line in lines]
-
-
-def _break_long(text: Text, width: int) -> None:
-    """Break long words after `+`, which joins names of devices."""
-    if text.spans or text.cell_len <= width:
-        return
-    words = []
-    for word in text.plain.split(" "):
-        lines = [""]
-        for part in _JOINED.split(word) if cell_len(word) > width else [word]:
-            if lines[-1] and cell_len(lines[-1] + part) > width:
-                lines.append("")
-            lines[-1] += part
-        words.append("\n".join(lines))
-    text.plain = " ".join(words)
 
 
 def _pieces(cell: Cell) -> Pieces:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from apportion.cli.render.output import phase, plain, table
+from apportion.cli.render.output import phase, plain
 from apportion.cli.render.rows import Rows, clean
 from apportion.core.answers.reads import (
     DeviceAnswer,
@@ -67,11 +67,11 @@ def short_name(namespace: str, name: str) -> str:
 def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
     """One row per pod: its node and shares, or what it waits for."""
     more = ("UID", "ATTEMPT", "PRIORITY", "CPU", "MEMORY", "DIALECT", "GANG") if look.wide else ()
-    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
-                 "HOLDS, OR WHY NOT",
-                 right=("REVISION", "AGE", "ATTEMPT", "PRIORITY", "CPU", "MEMORY"),
-                 wraps=("HOLDS, OR WHY NOT",),
-                 drops=() if look.wide else ("REVISION", "AGE", "HOLDS, OR WHY NOT"))  # fmt: skip
+    made = Rows("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
+                "HOLDS, OR WHY NOT",
+                right=("REVISION", "AGE", "ATTEMPT", "PRIORITY", "CPU", "MEMORY"),
+                wraps=("HOLDS, OR WHY NOT",),
+                drops=() if look.wide else ("REVISION", "AGE", "HOLDS, OR WHY NOT"))  # fmt: skip
     now = look.now or datetime.now(UTC)
     for pod in items:
         newest = max(
@@ -110,9 +110,9 @@ def _held(pod: PodAnswer) -> str:
 def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
     """One row per placement."""
     more = ("UID", "ATTEMPT") if look.wide else ()
-    made = table("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "AGE", "SCORE", *more, "SHARES",
-                 right=("REVISION", "AGE", "SCORE", "ATTEMPT"), wraps=("SHARES",),
-                 drops=() if look.wide else ("SCORE", "AGE", "REVISION", "SHARES"))  # fmt: skip
+    made = Rows("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "AGE", "SCORE", *more, "SHARES",
+                right=("REVISION", "AGE", "SCORE", "ATTEMPT"), wraps=("SHARES",),
+                drops=() if look.wide else ("SCORE", "AGE", "REVISION", "SHARES"))  # fmt: skip
     now = look.now or datetime.now(UTC)
     for placed in items:
         made.add_row(
@@ -127,9 +127,9 @@ def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
 def nodes(items: Iterable[NodeAnswer], look: Look = PLAIN) -> Rows:
     """One row per node."""
     more = ("DRIVER", "LABELS") if look.wide else ()
-    made = table("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY", *more,
-                 right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS", "LABELS"),
-                 drops=() if look.wide else ("MEMORY", "CPU", "PODS", "MODELS"))  # fmt: skip
+    made = Rows("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY", *more,
+                right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS", "LABELS"),
+                drops=() if look.wide else ("MEMORY", "CPU", "PODS", "MODELS"))  # fmt: skip
     for node in items:
         made.add_row(
             node.node, node_state(node), f"{node.devices_open}/{node.devices}",
@@ -166,7 +166,7 @@ def node_state(node: NodeAnswer) -> Text:
 def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
     """One row per device; `wide` shows the whole id."""
     amounts = ("MEMORY FREE", "CORES FREE", "SLOTS FREE")
-    made = table(
+    made = Rows(
         "NODE",
         "#",
         "DEVICE",
@@ -220,11 +220,10 @@ def holders(device: DeviceAnswer) -> str:
     return listed(list(dict.fromkeys(f"{held.namespace}/{held.pod}" for held in device.holders)))
 
 
-def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
+def gangs(items: Iterable[GangAnswer], _look: Look = PLAIN) -> Rows:
     """One row per gang."""
-    del look
-    made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
-                 wraps=("PHASES",), drops=("QUEUE",))  # fmt: skip
+    made = Rows("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
+                wraps=("PHASES",), drops=("QUEUE",))  # fmt: skip
     for gang in items:
         counts = shown_phases(gang.phases)
         phases = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -236,12 +235,11 @@ def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
     return made
 
 
-def queues(items: Iterable[QueueAnswer], look: Look = PLAIN) -> Rows:
+def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
     """One row per queue."""
-    del look
-    made = table("QUEUE", "WEIGHT", "STATE", "PODS", "WAITING", "ON DEVICES", "HELD, OF AT MOST",
-                 right=("WEIGHT", "PODS", "WAITING"), wraps=("ON DEVICES", "HELD, OF AT MOST"),
-                 drops=("WEIGHT",))  # fmt: skip
+    made = Rows("QUEUE", "WEIGHT", "STATE", "PODS", "WAITING", "ON DEVICES", "HELD, OF AT MOST",
+                right=("WEIGHT", "PODS", "WAITING"), wraps=("ON DEVICES", "HELD, OF AT MOST"),
+                drops=("WEIGHT",))  # fmt: skip
     for queue in items:
         limits = _limits(queue.capability, queue.used)
         limits += [f"at most {most:,} of {card}" for card, most in sorted(queue.cards.items())]
@@ -266,10 +264,9 @@ def counted_models(devices: Mapping[str, int]) -> str:
     )
 
 
-def quotas(items: Iterable[QuotaAnswer], look: Look = PLAIN) -> Rows:
+def quotas(items: Iterable[QuotaAnswer], _look: Look = PLAIN) -> Rows:
     """One row per quota."""
-    del look
-    made = table("NAMESPACE", "QUOTA", "HELD, OF AT MOST", wraps=("HELD, OF AT MOST",))
+    made = Rows("NAMESPACE", "QUOTA", "HELD, OF AT MOST", wraps=("HELD, OF AT MOST",))
     for quota in items:
         limits = ", ".join(_limits(quota.hard, quota.used))
         made.add_row(quota.namespace, quota.quota, limits)

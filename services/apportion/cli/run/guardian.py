@@ -19,7 +19,7 @@ import click
 
 from apportion.cli.pods.local_process import Run, containers, processes
 from apportion.runtime.process.clock import BackOff
-from apportion.runtime.process.lives import Life, lives
+from apportion.runtime.process.lives import lives
 
 BACK_OFF: Final = BackOff(0.5, 30.0)
 # between two checks whether the pod was deleted or the command's processes ended
@@ -83,14 +83,22 @@ def leave_behind(duty: Duty) -> Callable[[str], None]:
 
 
 def _guard(duty: Duty, heard: int) -> None:
-    looks, deleted_s = 0, 0.0
+    life, looks, deleted_s = duty.run.life, 0, 0.0
     while duty.run.goes_on(duty.pod):
         now_s = time.monotonic()
         if deleted_s or duty.deleted():
             deleted_s = deleted_s or now_s
-            _stop(duty, signal.SIGTERM if now_s - deleted_s < GRACE_S else signal.SIGKILL)
+            number = signal.SIGTERM if now_s - deleted_s < GRACE_S else signal.SIGKILL
+            _stop(duty.run, duty.pod, number)
         looks += 1
-        _await_end(duty.run.life, LOOK.after(looks))
+        try:
+            descriptor = os.pidfd_open(life.pid)
+        except ProcessLookupError:
+            time.sleep(LOOK.after(looks))  # other processes of the command are alive
+            continue
+        # The pid may have been reused before it was opened.
+        select.select([descriptor] if lives(life) else [], [], [], LOOK.after(looks))
+        os.close(descriptor)
     why = ""  # or the reason given to `explain`
     os.set_blocking(heard, False)
     with suppress(BlockingIOError):
@@ -106,22 +114,7 @@ def _guard(duty: Duty, heard: int) -> None:
             return
 
 
-def _await_end(life: Life, timeout_s: float) -> None:
-    try:
-        descriptor = os.pidfd_open(life.pid)
-    except ProcessLookupError:
-        time.sleep(timeout_s)  # other processes of the command are alive
-        return
-    # The pid may have been reused before it was opened.
-    if lives(life):
-        select.select([descriptor], [], [], timeout_s)
-    else:
-        time.sleep(timeout_s)
-    os.close(descriptor)
-
-
-def _stop(duty: Duty, number: signal.Signals) -> None:
-    run, pod = duty.run, duty.pod
+def _stop(run: Run, pod: str, number: signal.Signals) -> None:
     # An engine's command ends with its container.
     if run.engine and (left := containers(run.engine, pod)):
         subprocess.run((run.engine, "kill", "--signal", number.name, *left), check=False)

@@ -34,7 +34,8 @@ from apportion.cli.pods.append import append, look_up
 from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.live_diff import only_new
 from apportion.cli.pods.manifest_files import read_manifests
-from apportion.cli.render.output import Screen, console, phase, table
+from apportion.cli.render.output import Screen, console, phase
+from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import short_name, shown_phase
 from apportion.cli.up import fleet as kept_fleet
 from apportion.cli.up.fleet import Wanted
@@ -79,7 +80,7 @@ class Up:
             wanted.data,
             wanted.nats_port,
             fork_server,
-            say=self._say,
+            say=self._out.say,
             changed=self._write_connection,
         )
 
@@ -107,7 +108,7 @@ class Up:
                 self._telling.cancel()
             started = self._supervisor.started
             if started:
-                self._say("stopping")
+                self._out.say("stopping")
                 with contextlib.suppress(OSError):
                     (self._wanted.data / CONNECTION).unlink(missing_ok=True)
             await self._supervisor.stop()
@@ -115,11 +116,11 @@ class Up:
             if self._wanted.ephemeral:
                 shutil.rmtree(self._wanted.data, ignore_errors=True)
             if started:
-                self._say("everything has ended")
+                self._out.say("everything has ended")
 
     async def _work(self) -> int:
         await self._start()
-        self._say(f"all services ready after {time.monotonic() - self._wanted.began_s:.1f} s")
+        self._out.say(f"all services ready after {time.monotonic() - self._wanted.began_s:.1f} s")
         self._start_service("watcher", ("--by-hand",))  # not needed before an eviction
         self._telling = asyncio.create_task(self._tell_freezes())
         code = 0
@@ -127,14 +128,14 @@ class Up:
             samples = await submit_samples(self._where, self._out)
             show_samples(self._out, samples)
             if samples.never:
-                self._say(
+                self._out.say(
                     f"{samples.never} of {many(len(samples.pods), 'sample')} can never fit on "
                     f"{self._wanted.fleet.name}: the samples are made for the fleet of `apportion "
                     "up` without --fleet; --no-samples leaves them out"
                 )
             if samples.first_placed_s:
                 took_s = samples.first_placed_s - self._wanted.began_s
-                self._say(f"first placement {took_s:.1f} s after start")
+                self._out.say(f"first placement {took_s:.1f} s after start")
             code = REFUSED if samples.refused else 0
         await self.tell_unpriced()
         if self._wanted.exit_after_samples:
@@ -145,7 +146,7 @@ class Up:
 
     async def _start(self) -> None:
         wanted, supervisor = self._wanted, self._supervisor
-        supervisor.take_folder()  # first, because another `up` on it uses the ports too
+        supervisor.server.take()  # first, because another `up` on it uses the ports too
         if why := kept_fleet.refusal(wanted.data, wanted.fleet):
             raise UpFailed(why)
         if not wanted.port:
@@ -167,11 +168,11 @@ class Up:
             raise UpFailed(f"--max-bytes (or {MAX_BYTES_ENV}): {refused.why}") from refused
         finally:
             await ledger.close()
-        self._say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")
+        self._out.say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")
         if goes_on:
-            self._say(f"it goes on with its fleet: {wanted.fleet.name}")
+            self._out.say(f"it goes on with its fleet: {wanted.fleet.name}")
             if wanted.samples and kept_fleet.without_samples(wanted.data):
-                self._say(NO_SAMPLES)
+                self._out.say(NO_SAMPLES)
         past, monitor = str(wanted.data / "past"), server.monitor_url
         gateway = ("--listen", self._gateway, "--past", past, "--monitor", monitor)
         for name, arguments in (
@@ -196,9 +197,6 @@ class Up:
         )
         write_connection(self._wanted.data, connection)
 
-    def _say(self, text: str) -> None:
-        self._out.say(text)
-
     async def _tell_freezes(self) -> None:
         """Print when and why placements freeze, and when they resume.
 
@@ -216,9 +214,9 @@ class Up:
             )
             if found and found != reported:
                 why, fix = FREEZES.get(found, (found, "see the logs"))
-                self._say(f"no pod is placed or started: {why}; {fix}")
+                self._out.say(f"no pod is placed or started: {why}; {fix}")
             elif reported and not found:
-                self._say("pods are placed again")
+                self._out.say("pods are placed again")
             reported = found
 
     async def tell_unpriced(self) -> None:
@@ -247,7 +245,7 @@ class Up:
             lacking = prices.lacking(device.model for device in devices if device.present)
             problem = lacking_words(lacking) if lacking else ""
         if problem:
-            self._say(f"no report of the cost can be made from {file}: {problem}")
+            self._out.say(f"no report of the cost can be made from {file}: {problem}")
 
     def _tell_how_to_look(self) -> None:
         found = urlsplit(self._supervisor.server.url_for("auditor"))
@@ -381,8 +379,8 @@ def _outcomes(
 
 def show_samples(out: Screen, samples: Samples) -> None:
     """Print a row per sample, and a line per problem."""
-    made = table("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT", wraps=("HOLDS, OR WHY NOT",),
-                 drops=("PHASE",))  # fmt: skip
+    made = Rows("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT", wraps=("HOLDS, OR WHY NOT",),
+                drops=("PHASE",))  # fmt: skip
     for pod in samples.pods:
         why = samples.whys.get(pod.uid)
         if pod.shares:

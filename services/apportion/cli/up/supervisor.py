@@ -105,7 +105,7 @@ class Supervisor:
     ) -> None:
         self._data = data
         self._fork_server = fork_server
-        self._server = EmbeddedServer(data, port=nats_port or -1, keys=True)
+        self.server = EmbeddedServer(data, port=nats_port or -1, keys=True)
         self._say = say
         self._changed = changed
         self._pipe: IO[bytes] | None = None
@@ -121,25 +121,16 @@ class Supervisor:
         """True if the data folder is ours, locked by our server."""
         return self._sentinel is not None
 
-    @property
-    def server(self) -> EmbeddedServer:
-        """The ledger's current server."""
-        return self._server
-
     def pids(self) -> dict[str, int]:
         """Return the running processes by name."""
         pids = {child.name: child.process.pid for child in self._children if child.process}
-        return {"nats-server": self._server.pid, **pids}
-
-    def take_folder(self) -> None:
-        """Take the data folder. Raises ServerFailed if another `up` has it."""
-        self._server.take()
+        return {"nats-server": self.server.pid, **pids}
 
     async def start_server(self, *, remove: bool) -> None:
         """Start the ledger's server and the sentinel, which with `remove` deletes the data.
 
         Raises ServerFailed if the port or the data folder is taken."""
-        await self._server.start()  # first, because it locks the data folder
+        await self.server.start()  # first, because it locks the data folder
         await self._start_sentinel(remove=remove)
 
         async def keep_sentinel() -> None:
@@ -188,7 +179,7 @@ class Supervisor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*map(self._end, self._children))
         self._fork_server.stop()
-        await self._server.stop()
+        await self.server.stop()
         if self._sentinel is not None and self._pipe is not None:
             self._tell_sentinel(sentinel.DONE)
             self._pipe.close()
@@ -214,7 +205,7 @@ class Supervisor:
                 await asyncio.sleep(BACK_OFF.longest_s)
                 continue
             code = await process.wait()
-            self._forget(process.pid)
+            self._tell_sentinel(f"-{process.pid}\n")
             child.process, child.ready = None, False
             if code == EXIT_CONFIG and not self._settled:
                 raise UpFailed(f"the {child.name} did not start; {child.log_tail()}")
@@ -264,16 +255,16 @@ class Supervisor:
         except TimeoutError:
             _signal(process, signal.SIGKILL)
             await process.wait()
-        self._forget(process.pid)
+        self._tell_sentinel(f"-{process.pid}\n")
 
     # -------------------------------------------------------------- server and sentinel
 
     async def _keep_server(self) -> None:
         while True:
-            died = await self._server.died()
+            died = await self.server.died()
             self._say(f"{died.problem}; starting it again")
-            port, monitor_port = self._server.port, self._server.monitor_port
-            await self._server.stop()
+            port, monitor_port = self.server.port, self.server.monitor_port
+            await self.server.stop()
             # The gateway knows the old monitoring port; without it the ledger still works.
             monitor_port = -1 if why_taken("127.0.0.1", monitor_port) else monitor_port
             server = EmbeddedServer(self._data, port=port, monitor_port=monitor_port, keys=True)
@@ -284,7 +275,7 @@ class Supervisor:
                 except ServerFailed as error:
                     self._say(str(error))
                     await asyncio.sleep(BACK_OFF.after(failures))
-            self._server = server
+            self.server = server
             self._changed()
 
     async def _start_sentinel(self, *, remove: bool) -> None:
@@ -307,9 +298,6 @@ class Supervisor:
             )  # fmt: skip
         finally:
             os.close(read)
-
-    def _forget(self, pid: int) -> None:
-        self._tell_sentinel(f"-{pid}\n")
 
     def _tell_sentinel(self, line: str) -> None:
         with contextlib.suppress(OSError):  # it died; the next one is told again

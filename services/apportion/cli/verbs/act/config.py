@@ -6,7 +6,6 @@ import msgspec
 from apportion.cli.client.configuration import (
     configuration_at,
     configuration_now,
-    read_both,
     read_configuration_file,
 )
 from apportion.cli.client.connection import JSON, Where, asks_both
@@ -14,7 +13,8 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, print_answer, print_json, say, table, warn
+from apportion.cli.render.output import console, print_answer, print_json, say, warn
+from apportion.cli.render.rows import Rows
 from apportion.core.answers.reads import ConfigurationAnswer, NodeAnswer
 from apportion.core.configuration import passed_over
 from apportion.core.configuration.keys import KEYS
@@ -49,7 +49,7 @@ def check(*, file: str, as_json: bool) -> None:
     What a file of HAMi or Volcano says that has no effect here is named as well.
 
     Exit codes: 0 nothing is wrong; 1 something is."""
-    content, configuration = read_both(file)
+    content, configuration = read_configuration_file(file)
     for path, why in passed_over(content):
         warn(f"{path}: has no effect here: {why}")
     print_answer(configuration, f"{file}: nothing is wrong", as_json=as_json)
@@ -64,7 +64,7 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
     """Let every service obey this document from now on, and nothing of an earlier one.
 
     Exit codes: 0 in force, or it was already; 1 the document is wrong; 3 unreachable."""
-    wanted = read_configuration_file(file)
+    wanted = read_configuration_file(file)[1]
     now = run(configuration_now(where))
     changed = now.configuration != wanted
     revision = now.configuration_revision
@@ -115,7 +115,7 @@ def keys(*, as_json: bool) -> None:
     if as_json:
         print_json([key._asdict() for key in KEYS])
         return
-    made = table("KEY", "OBEYED BY", "MEANING", wraps=("MEANING",))
+    made = Rows("KEY", "OBEYED BY", "MEANING", wraps=("MEANING",))
     for key in KEYS:
         made.add_row(key.path, key.obeyed_by, key.meaning)
     console().print(made)

@@ -461,7 +461,7 @@ def _tell(report: Report, *, dry_run: bool) -> None:
     if report.instead:
         verb = "has" if len(report.instead) == 1 else "have"
         said = f"{words.many(len(report.instead), 'pod')} that waited before {verb} a place now"
-        out.say(f"{said}: {_names(report.instead)}")
+        out.say(f"{said}: {listed(list(report.instead), NAMED_MAX)}")
     lifts = f"`apportion uncordon {report.target}` lifts the cordon"
     out.say(f"{lifts}; pods that moved stay where they are")
 
@@ -484,7 +484,7 @@ def _tell_plan(report: Report) -> None:
     if report.instead:
         verb = "waits" if len(report.instead) == 1 else "wait"
         said = f"{words.many(len(report.instead), 'pod')} that {verb} now would be placed instead"
-        out.say(f"{said}: {_names(report.instead)}")
+        out.say(f"{said}: {listed(list(report.instead), NAMED_MAX)}")
     if report.unready:
         out.say(unknown_words(report))
     finds = {name: what for name, what in report.left.items() if report.planned.get(name)}
@@ -505,10 +505,6 @@ def unknown_words(report: Report) -> str:
         f"whether its pods still run on {report.target} is not known: {report.unready}. "
         "Begun anew elsewhere, they may run twice"
     )
-
-
-def _names(pods: Iterable[str]) -> str:
-    return listed(list(pods), NAMED_MAX)
 
 
 def how_far(report: Report) -> list[str]:

@@ -114,7 +114,19 @@ def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> No
         raise NotFound(f"{target!r} is a device; name its node, {node}")
     gateway = Gateway(where.gateway_url())
     found = gateway.ask("nodes", node, answer=NodeDetail).node
-    heard = not found.silent and with_ledger(where.reach(), lambda ledger: _is_heard(ledger, node))
+
+    async def is_heard(ledger: JetStreamLedger) -> bool:
+        heard = asyncio.Event()  # by heartbeats; the gateway may not have noticed a loss yet
+
+        async def beat(_message: Message) -> None:
+            heard.set()
+
+        await ledger.wire.subscribe(beat_of(node)[0], beat)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(), 1.5 * AGENT_BEAT_S)  # a busy machine may be late
+        return heard.is_set()
+
+    heard = not found.silent and with_ledger(where.reach(), is_heard)
     already = heard if order.verb == "return" else not heard
     _obeyed(where, node, order)  # in any case: a silent node need not be lost
     # Wait until the ledger sees the node again, so that a second `return` has nothing to do; with
@@ -164,17 +176,3 @@ def _obeyed(where: Where, node: str, order: Order) -> None:
     answer = msgspec.json.decode(reply, type=Obeyed)
     if not answer.done:
         raise NotFound(f"the agent of {node} refuses: {answer.error}")
-
-
-async def _is_heard(ledger: JetStreamLedger, node: str) -> bool:
-    """Return True if the agent beats; the gateway may not have noticed a loss yet."""
-    heard = asyncio.Event()
-
-    async def beat(_message: Message) -> None:
-        heard.set()
-
-    await ledger.wire.subscribe(beat_of(node)[0], beat)
-    with contextlib.suppress(TimeoutError):
-        # A busy machine may be late.
-        await asyncio.wait_for(heard.wait(), 1.5 * AGENT_BEAT_S)
-    return heard.is_set()

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -34,17 +34,16 @@ from apportion.cli.pods.pending import (
     wait_for_room,
     waits_for,
 )
-from apportion.cli.render.output import bar, console, doubtful, print_json, say, show, table
+from apportion.cli.render.output import bar, console, doubtful, print_json, say, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
-from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer, Why
+from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import limit_name, listed, shares_words
 from apportion.core.explain.text.vocabulary import WAITING
 from apportion.core.explain.text.words import many
 from apportion.runtime.files.manifests import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion_schemas import Shape
 
 NAMED_MAX = 40  # more pods than this are only counted
 CAUSES_MAX = 5  # causes shown if pods are only counted
@@ -237,28 +236,6 @@ async def _decided(
     lone = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods if not pod.group}
     shapes = {pod.uid: lone[pod.full_name] for pod in pods if pod.full_name in lone}
     never = await asyncio.to_thread(never_fitting, gateway, awaited)
-    _note_decisions(report, awaited, now, shapes, never)
-    groups = {pod.group for pod in wish.pods if pod.group}
-    if groups and report.placed:
-        query = {"at_least": awaited.revision, "wait_s": 30}
-        _, gangs = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
-        for gang in gangs:
-            if gang.group in groups and len(gang.models) > 1:
-                report.mixed_gangs[gang.group] = gang.models
-                _tell_doubtful(report, [words.mixed_gang(gang.group, gang.models)])
-
-
-def _but(names: Iterable[str], said: Collection[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if name not in said]
-
-
-def _note_decisions(
-    report: Report,
-    awaited: Awaited,
-    now: Mapping[str, Why],
-    shapes: Mapping[str, Shape],
-    never: Collection[str],
-) -> None:
     for uid, said in awaited.decided.items():
         name, why = awaited.pods[uid].full_name, now.get(uid)
         if said.placed is not None:
@@ -275,6 +252,18 @@ def _note_decisions(
     report.causes = causes(awaited, still, shapes, never)
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
     report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
+    groups = {pod.group for pod in wish.pods if pod.group}
+    if groups and report.placed:
+        query = {"at_least": awaited.revision, "wait_s": 30}
+        _, gangs = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
+        for gang in gangs:
+            if gang.group in groups and len(gang.models) > 1:
+                report.mixed_gangs[gang.group] = gang.models
+                _tell_doubtful(report, [words.mixed_gang(gang.group, gang.models)])
+
+
+def _but(names: Iterable[str], said: Collection[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if name not in said]
 
 
 def _tell_doubtful(report: Report, said: Sequence[str]) -> None:
@@ -348,7 +337,7 @@ def of_plan(report: Report) -> str:
 
 
 def _outcomes(report: Report, *, waited: bool) -> Rows:
-    made = table("POD", "OUTCOME", wraps=("OUTCOME",))
+    made = Rows("POD", "OUTCOME", wraps=("OUTCOME",))
     would = "would be " if report.dry_run else ""
     if waited:
         _waited(report, made)

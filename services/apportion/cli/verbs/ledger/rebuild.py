@@ -30,7 +30,6 @@ from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import bound_claim
 from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import FenceRefused
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.reach import Reach
@@ -112,13 +111,24 @@ async def _rebuild(
                 "another one, give the server an empty store"
             )
         cluster, held, unread = await _found_in(kube, state, schedulers)
-        pods, revision = len(held) + len(unread), 0
-        if not dry_run:
-            rebuilt = msgspec.structs.replace(
-                rebuilt, cluster=cluster, pods=pods, unread=len(unread)
-            )
-            revision = await _write(ledger, rebuilt, held, basis=state.revision)
-        return Rebuilt(cluster, pods, len(held), revision, unread)
+        pods = len(held) + len(unread)
+        if dry_run:
+            return Rebuilt(cluster, pods, len(held), 0, unread)
+        rebuilt = msgspec.structs.replace(rebuilt, cluster=cluster, pods=pods, unread=len(unread))
+        async with appending(ledger, rebuilt.by) as (commit, publisher):
+            basis = await publish(publisher, rebuilt, basis=state.revision) or state.revision
+            revisions = [basis]
+
+            async def hold(data: PodAdopted) -> None:
+                draft = publisher.draft(data, event_id=f"{data.pod}/adopted/0", basis=basis)
+                with contextlib.suppress(FenceRefused):  # a watcher adopted it
+                    done = await commit.append(msgspec.structs.replace(draft, expect=0))
+                    revisions.append(done.revision or basis)
+
+            for first_of in range(0, len(held), TOGETHER_MAX):
+                batch = held[first_of : first_of + TOGETHER_MAX]
+                await asyncio.gather(*(hold(data) for data in batch))
+            return Rebuilt(cluster, pods, len(held), max(revisions), unread)
 
 
 async def _found_in(
@@ -155,27 +165,3 @@ async def _found_in(
             return api.url, tuple(adoptions), tuple(unread)
     except (KubeUnavailable, KubeRefused, ConfigError) as error:
         raise Unreachable(str(error)) from None
-
-
-async def _write(
-    ledger: JetStreamLedger,
-    rebuilt: LedgerRebuilt,
-    adoptions: tuple[PodAdopted, ...],
-    *,
-    basis: int,
-) -> int:
-    """Append the rebuild and its adoptions; return the last revision."""
-    async with appending(ledger, rebuilt.by) as (commit, publisher):
-        basis = await publish(publisher, rebuilt, basis=basis) or basis
-        revisions = [basis]
-
-        async def hold(data: PodAdopted) -> None:
-            draft = publisher.draft(data, event_id=f"{data.pod}/adopted/0", basis=basis)
-            with contextlib.suppress(FenceRefused):  # a watcher adopted it
-                done = await commit.append(msgspec.structs.replace(draft, expect=0))
-                revisions.append(done.revision or basis)
-
-        for first_of in range(0, len(adoptions), TOGETHER_MAX):
-            batch = adoptions[first_of : first_of + TOGETHER_MAX]
-            await asyncio.gather(*(hold(data) for data in batch))
-        return max(revisions)

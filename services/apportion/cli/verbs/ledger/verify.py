@@ -86,7 +86,9 @@ class _Done(Exception):
 class _Verification:
     """The progress of one run: the auditor and the first violations."""
 
-    def __init__(self, auditor: Auditor, *, start: int, last: int) -> None:
+    def __init__(
+        self, auditor: Auditor, receipts: ReceiptCheck | None, *, start: int, last: int
+    ) -> None:
         self.auditor = auditor
         self.start = start
         self.last = last
@@ -95,13 +97,10 @@ class _Verification:
         self.snapshots: dict[int, str] = {}
         self.broken = False  # the rest cannot be read
         self.unknown = ""
-        self.receipts: ReceiptCheck | None = None
-        self._tell = progress(last)
-
-    def use(self, receipts: ReceiptCheck | None) -> None:
         self.receipts = receipts
         if receipts is not None:
-            receipts.goal = self.last
+            receipts.goal = last
+        self._tell = progress(last)
 
     def take(self, record: Record) -> None:
         """Check the next record. Raises _Done after the last one."""
@@ -212,7 +211,13 @@ def command(
     except (ReceiptInvalid, OSError) as error:
         raise NotFound(f"--receipts: {error}") from None
     if archives:
-        outcome = _verify_archives(archives, start, last or 0, receipts)
+        auditor = Auditor(State(rules=rules_of(read_said(archives))), start=start)
+        verification = _Verification(auditor, receipts, start=start, last=last or 0)
+        if receipts is not None and not last:
+            with suppress(ArchiveError, OSError):  # `_read_archives` reports the error
+                receipts.goal = read_span(archives[-1])[1]
+        _read_archives(archives, verification)
+        outcome = verification.outcome()
     else:
         outcome = run(_verify_ledger(where.reach(), (start, last), before, receipts))
     print_answer(outcome, lambda: _say(outcome), as_json=as_json)
@@ -253,8 +258,8 @@ async def _verify_ledger(
             if state.revision + 1 < first:
                 state = await snapshots.oldest(first) or State(rules=await snapshots.rules())
         start = max(start, state.revision + 1) if info.state.first_seq > start else start
-        verification = _Verification(Auditor(state, start=start), start=start, last=last or newest)
-        verification.use(receipts)
+        auditor = Auditor(state, start=start)
+        verification = _Verification(auditor, receipts, start=start, last=last or newest)
         await asyncio.to_thread(_read_archives, before, verification)
         for stored in await snapshots.written():
             behind = max(verification.auditor.state.revision, start - 1)
@@ -281,19 +286,6 @@ async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
         verification.auditor.found["gap"] += 1
         revision = verification.auditor.state.revision + 1
         verification.note([Violation(revision, "gap", str(hole))])
-
-
-def _verify_archives(
-    paths: tuple[Path, ...], start: int, last: int, receipts: ReceiptCheck | None
-) -> Verified:
-    auditor = Auditor(State(rules=rules_of(read_said(paths))), start=start)
-    verification = _Verification(auditor, start=start, last=last)
-    verification.use(receipts)
-    if receipts is not None and not last:
-        with suppress(ArchiveError, OSError):  # `_read_archives` reports the error
-            receipts.goal = read_span(paths[-1])[1]
-    _read_archives(paths, verification)
-    return verification.outcome()
 
 
 def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None:

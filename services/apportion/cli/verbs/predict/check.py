@@ -109,7 +109,7 @@ def command(
     document was skipped, or with --strict something is doubtful or skipped; 2 wrong usage."""
     config = DEFAULT_CONFIG
     if config_file is not None:
-        config = manifest_config(read_configuration_file(config_file))
+        config = manifest_config(read_configuration_file(config_file)[1])
     report = Report()
     read = list(documents(_expanded(files)))
     contents = [each.content for each in read if isinstance(each, Document)]

@@ -3,7 +3,7 @@
 The gateway computes it and appends nothing."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
 import click
@@ -16,7 +16,8 @@ from apportion.cli.client.plans import ask
 from apportion.cli.exits import NEVER, NOT_NOW, REFUSED
 from apportion.cli.pods.manifest_files import tell_refused
 from apportion.cli.render.evidence import show_placed, show_refused
-from apportion.cli.render.output import Screen, console, doubtful, plain, print_json, table, warn
+from apportion.cli.render.output import Screen, console, doubtful, plain, print_json, warn
+from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, PlanRequest, Totals
 from apportion.core.explain.text import words
@@ -117,7 +118,7 @@ def _show(answer: PlanAnswer) -> None:
                 show_placed(out, pod.placed)
             if pod.refused is not None:
                 show_refused(out, pod.refused)
-            made = table("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
+            made = Rows("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
             for other in pod.beside:
                 made.add_row(
                     f"{other.namespace}/{other.pod}", device_words(other.device),
@@ -139,37 +140,32 @@ def _show(answer: PlanAnswer) -> None:
 
 def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
     moves = any(pod.was and pod.outcome != "unchanged" for pod in pods)
-    made = table(title, "OUTCOME", "FROM", "NODE", "HOLDS, OR WHY NOT", "WITHOUT",
-                 wraps=("HOLDS, OR WHY NOT",), drops=("FROM",),
-                 optional=("FROM", "WITHOUT"))  # fmt: skip
-    for name, pod in _alike(pods):
-        shares = [held.share for held in pod.placed.shares] if pod.placed else []
-        why_not = eviction(pod.evicted) if pod.evicted is not None else pod.cause
-        held = shares_words(shares) if pod.placed else why_not
-        without = f"{OUTCOMES[pod.without]} {pod.node_without}".strip() if pod.without else ""
-        made.add_row(
-            name, OUTCOMES[pod.outcome], pod.was if moves else "", pod.node,
-            held or pod.sentence, without, style=STYLES[pod.outcome],
-        )  # fmt: skip
-    if made.row_count:
-        out.print(made)
-
-
-def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
-    """Yield pods by name; pods that fail for one reason, once with a count."""
+    made = Rows(title, "OUTCOME", "FROM", "NODE", "HOLDS, OR WHY NOT", "WITHOUT",
+                wraps=("HOLDS, OR WHY NOT",), drops=("FROM",),
+                optional=("FROM", "WITHOUT"))  # fmt: skip
+    # Pods that fail for one reason, as of a gang, are one row.
     rows: dict[object, list[PlannedPod]] = {}
     for pod in pods:
         alike = (pod.outcome, pod.was, pod.without, pod.node_without, pod.line)
         alone = pod.node or pod.evicted is not None
         rows.setdefault((pod.namespace, pod.name) if alone else alike, []).append(pod)
-    for first, *others in rows.values():
+    for pod, *others in rows.values():
         more = f" and {len(others):,} more" if others else ""
-        yield f"{first.namespace}/{first.name}{more}", first
+        shares = [held.share for held in pod.placed.shares] if pod.placed else []
+        why_not = eviction(pod.evicted) if pod.evicted is not None else pod.cause
+        held = shares_words(shares) if pod.placed else why_not
+        without = f"{OUTCOMES[pod.without]} {pod.node_without}".strip() if pod.without else ""
+        made.add_row(
+            f"{pod.namespace}/{pod.name}{more}", OUTCOMES[pod.outcome], pod.was if moves else "",
+            pod.node, held or pod.sentence, without, style=STYLES[pod.outcome],
+        )  # fmt: skip
+    if made.row_count:
+        out.print(made)
 
 
 def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
-    made = table("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
-                 right=("PRIORITY",), wraps=("EXCEEDS",), optional=("THEN", "EXCEEDS"))  # fmt: skip
+    made = Rows("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
+                right=("PRIORITY",), wraps=("EXCEEDS",), optional=("THEN", "EXCEEDS"))  # fmt: skip
     for gone in answer.evicted:
         made.add_row(
             f"{gone.namespace}/{gone.pod}", str(gone.priority), gone.node,
@@ -185,8 +181,8 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
     Pods with the same reason are one row with a count, which includes pods that are not named."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
-    made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
-                 right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
+    made = Rows("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
+                right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
     lines: dict[int, list[Ahead]] = {}
     for pod in shown:
         lines.setdefault(pod.line, []).append(pod)
@@ -203,20 +199,14 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
         )  # fmt: skip
     if made.row_count:
         out.print(made)
-    if said := _others_wait(answer, counted):
-        out.print(said, style="dim")
-
-
-def _others_wait(answer: PlanAnswer, shown: int) -> str:
-    """Count the pending pods that are not shown; only the first ones are named."""
+    # Only the first pending pods are named in the answer; the others are counted.
     above = {(pod.namespace, pod.name) for pod in (*answer.pods, *answer.moved) if not pod.node}
     waiting = (answer.after.waiting if answer.after else 0) - len(above)
-    if waiting <= shown:
-        return ""
-    if waiting > len(answer.waiting):
-        behind = " behind them" if shown >= len(answer.waiting) else ""
-        return f"and {many(waiting - shown, 'pod')}{behind or ' more would wait'}"
-    return f"{many(waiting - shown, 'pod')} would go on waiting, as now"
+    if waiting > max(counted, len(answer.waiting)):
+        behind = " behind them" if counted >= len(answer.waiting) else " more would wait"
+        out.print(f"and {many(waiting - counted, 'pod')}{behind}", style="dim")
+    elif waiting > counted:
+        out.print(f"{many(waiting - counted, 'pod')} would go on waiting, as now", style="dim")
 
 
 def totals_words(answer: PlanAnswer) -> str:

@@ -22,9 +22,9 @@ from apportion.cli.render.output import (
     console,
     plain,
     print_answer,
-    table,
     warn,
 )
+from apportion.cli.render.rows import Rows
 from apportion.cli.usage import FILE, hinting
 from apportion.core.answers.replays import ReplayAnswer
 from apportion.core.explain.health import moment
@@ -178,8 +178,8 @@ def span_of(answer: ReplayAnswer, begin: str) -> str:
 def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = False) -> None:
     said = ", ".join(answer.changes) or "as it was, every decision at once"
     out.print(plain(f"{span_of(answer, begin)}: {said}"), style="bold")
-    made = table("", "HAPPENED", "REPLAYED", "DIFFERENCE",
-                 right=("HAPPENED", "REPLAYED", "DIFFERENCE"))  # fmt: skip
+    made = Rows("", "HAPPENED", "REPLAYED", "DIFFERENCE",
+                right=("HAPPENED", "REPLAYED", "DIFFERENCE"))  # fmt: skip
     for row in ROWS:
         before, after = (getattr(each, row.field) for each in (answer.happened, answer.replayed))
         made.add_row(

@@ -6,7 +6,8 @@ import click
 
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import ARCHIVES, BEGIN, END
-from apportion.cli.render.output import console, print_json, table
+from apportion.cli.render.output import console, print_json
+from apportion.cli.render.rows import Rows
 from apportion.core.answers.replays import ShadowAnswer, ShadowPod, Spot
 from apportion.core.explain.text.words import device_words, many
 
@@ -79,8 +80,8 @@ def command(
         return
     rows = [pod for pod in answer.pods if every or pod.verdict != "same"]
     if rows:
-        made = table("REVISION", "POD", "THEIRS", "OURS", "WHY",
-                     right=("REVISION",), wraps=("WHY",), drops=("REVISION",))  # fmt: skip
+        made = Rows("REVISION", "POD", "THEIRS", "OURS", "WHY",
+                    right=("REVISION",), wraps=("WHY",), drops=("REVISION",))  # fmt: skip
         for pod in rows:
             ours = spot(pod.ours) if pod.ours else "nowhere"
             why = pod.reason or SAID[pod.verdict]

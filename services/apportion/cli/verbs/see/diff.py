@@ -8,7 +8,7 @@ import click
 from apportion.cli.client.connection import Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.moments import FORMS, MOMENT, both
-from apportion.cli.render.output import clock, console, print_json, show, table
+from apportion.cli.render.output import clock, console, print_json, show
 from apportion.cli.render.rows import Rows
 from apportion.core.answers.past import DiffAnswer, DiffRow, Side
 from apportion.core.explain.text.event_text import shares_words
@@ -67,28 +67,23 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
 def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
     """Return one list of differences as a table."""
     if name == "placements":
-        return _moves(rows)
-    made = table(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
-                 right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"),
-                 optional=("WHAT",))  # fmt: skip
+        made = Rows("PLACEMENTS", "WAS", "IS", "HELD", "HOLDS", "REVISION", "TIME", "BY",
+                    right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
+                    drops=("BY", "TIME", "HELD", "HOLDS"), optional=("HELD", "HOLDS"))  # fmt: skip
+        for row in rows:
+            if row.was.node == row.now.node:  # it stays; show its shares
+                sides = [row.before or "-", row.after or "-", "", ""]
+            else:
+                sides = [row.was.node or "-", row.now.node or "-", _held(row.was), _held(row.now)]
+            made.add_row(row.name, *sides, *_event(row))
+        return made
+    made = Rows(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
+                right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"),
+                optional=("WHAT",))  # fmt: skip
     named = device_words if name == "devices" else str
     for row in rows:
         what = row.what if name in SIDED else ""
         made.add_row(named(row.name), what, row.before or "-", row.after or "-", *_event(row))
-    return made
-
-
-def _moves(rows: Sequence[DiffRow]) -> Rows:
-    """Show the nodes before and after; for a pod that stays, its shares."""
-    made = table("PLACEMENTS", "WAS", "IS", "HELD", "HOLDS", "REVISION", "TIME", "BY",
-                 right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
-                 drops=("BY", "TIME", "HELD", "HOLDS"), optional=("HELD", "HOLDS"))  # fmt: skip
-    for row in rows:
-        if row.was.node == row.now.node:
-            sides = [row.before or "-", row.after or "-", "", ""]
-        else:
-            sides = [row.was.node or "-", row.now.node or "-", _held(row.was), _held(row.now)]
-        made.add_row(row.name, *sides, *_event(row))
     return made
 
 

@@ -12,7 +12,8 @@ from rich.text import Text
 from apportion.cli.client.connection import CONNECTION, GATEWAY_ENV, Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import REFUSED, NotLetIn, Unreachable, Wrong
-from apportion.cli.render.output import console, plain, print_answer, table
+from apportion.cli.render.output import console, plain, print_answer
+from apportion.cli.render.rows import Rows
 from apportion.core.answers.doctor import CheckAnswer, DoctorAnswer
 from apportion.core.doctor.checks import CHECKS, examined
 from apportion.core.doctor.facts import Facts, KubeFacts, LedgerFacts
@@ -135,7 +136,7 @@ def _together(facts: Facts, theirs: DoctorAnswer | None) -> DoctorAnswer:
 
 
 def _show(answer: DoctorAnswer) -> None:
-    made = table("CHECK", "STATE", "WHAT WAS FOUND", wraps=("WHAT WAS FOUND",))
+    made = Rows("CHECK", "STATE", "WHAT WAS FOUND", wraps=("WHAT WAS FOUND",))
     for check in answer.checks:
         words = Text("\n").join(map(plain, check.words.split("\n")))
         if check.fix:

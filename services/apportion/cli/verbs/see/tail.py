@@ -299,9 +299,31 @@ class Span(NamedTuple):
         revisions on standard error. Raises Wrong if the ledger has no such revisions,
         LedgerError."""
         last = await ledger.last_revision()
-        begin = last + 1 if self.start is None else await _first(ledger, self.start, last)
-        end = None if self.end is None else await _last(ledger, self.end, last)
         now = datetime.now(UTC)
+        begin = last + 1
+        end: int | None = None
+        if self.start is not None and self.start.time is not None:
+            begin = await stream.newest_stored_by(ledger.wire, self.start.time) + 1
+        elif self.start is not None:
+            begin = self.start.revision or 1
+            if begin > last + 1:
+                raise Wrong(
+                    f"--from is revision {begin}, and the ledger ends at {last}; leave it out for "
+                    "what comes from now on"
+                )
+        if self.end is not None and self.end.time is not None:
+            end = await stream.newest_stored_by(ledger.wire, self.end.time)
+            if not end:
+                asked = when(self.end.time, now)
+                raise Wrong(
+                    f"--to is {asked}, before the ledger began: it has nothing of that time"
+                )
+        elif self.end is not None:
+            end = self.end.revision or last
+            if end > last:
+                raise Wrong(
+                    f"--to is revision {end}, and the ledger ends at {last}; name one of it"
+                )
         said = [
             f"{word} {when(moment.time, now)}: revision {revision:,}"
             for word, moment, revision in (("from", self.start, begin), ("to", self.end, end))
@@ -333,30 +355,3 @@ def _moment(option: str, text: str | None) -> Moment | None:
         return None if text is None else parse_moment(text, datetime.now(UTC))
     except MomentError as error:
         raise Wrong(f"{option}: {error}; {error.fix}") from None
-
-
-async def _first(ledger: JetStreamLedger, start: Moment, last: int) -> int:
-    """For a time, return the first revision stored after it."""
-    if start.time is not None:
-        return await stream.newest_stored_by(ledger.wire, start.time) + 1
-    begin = start.revision or 1
-    if begin > last + 1:
-        raise Wrong(
-            f"--from is revision {begin}, and the ledger ends at {last}; leave it out for what "
-            "comes from now on"
-        )
-    return begin
-
-
-async def _last(ledger: JetStreamLedger, end: Moment, last: int) -> int:
-    """For a time, return the last revision stored by then."""
-    if end.time is None:
-        found = end.revision or last
-        if found > last:
-            raise Wrong(f"--to is revision {found}, and the ledger ends at {last}; name one of it")
-        return found
-    found = await stream.newest_stored_by(ledger.wire, end.time)
-    if not found:
-        asked = when(end.time, datetime.now(UTC))
-        raise Wrong(f"--to is {asked}, before the ledger began: it has nothing of that time")
-    return found

@@ -24,15 +24,7 @@ from apportion.cli.client.gateway_client import Gateway, at_of
 from apportion.cli.client.listing import Listed, naming_nodes
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import Unreachable
-from apportion.cli.render.output import (
-    PHASE_STYLES,
-    Screen,
-    console,
-    plain,
-    print_json,
-    show,
-    table,
-)
+from apportion.cli.render.output import PHASE_STYLES, Screen, console, plain, print_json, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, short_name, shown_phases
 from apportion.core.answers.reads import DeviceAnswer, RevisionAnswer, SummaryAnswer
@@ -173,9 +165,9 @@ def _headline(summary: SummaryAnswer) -> Text:
 
 def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
     """One row per device; unless `long`, one line each, with a shortened state."""
-    made = table("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS USED", "STATE",
-                 "PODS", right=("#", "SLOTS USED"), wraps=("STATE", "PODS") if long else ("PODS",),
-                 drops=("MODE", "SLOTS USED", "MODEL", "CORES"))  # fmt: skip
+    made = Rows("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS USED", "STATE",
+                "PODS", right=("#", "SLOTS USED"), wraps=("STATE", "PODS") if long else ("PODS",),
+                drops=("MODE", "SLOTS USED", "MODEL", "CORES"))  # fmt: skip
     made.may_be_long = long
     node = ""
     for device in devices:
@@ -223,18 +215,18 @@ def keyboard() -> Iterator[Read]:
         descriptor = sys.stdin.fileno()
         before: Any = termios.tcgetattr(descriptor)
     except (OSError, ValueError, termios.error):
-        yield _none
+
+        def no_key(timeout_s: float) -> str:
+            time.sleep(timeout_s)
+            return ""
+
+        yield no_key
         return
     try:
         tty.setcbreak(descriptor)
         yield _Keys(descriptor)
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-def _none(timeout_s: float) -> str:
-    select.select([], [], [], timeout_s)
-    return ""
 
 
 class _Keys:
@@ -299,7 +291,14 @@ class View:
         if not key:
             return False
         if self.typing:
-            self._type(key)
+            if key in {"enter", "escape"}:
+                self.typing = False
+                self.filter = "" if key == "escape" else self.filter
+            elif key == "backspace":
+                self.filter = self.filter[:-1]
+            elif len(key) == 1 and key.isprintable():
+                self.filter += key
+            self.offset = 0
             return True
         steps = {
             "up": -1, "k": -1, "down": 1, "j": 1, "page-up": -rows, "page-down": rows, " ": rows,
@@ -318,16 +317,6 @@ class View:
         else:
             return False
         return True
-
-    def _type(self, key: str) -> None:
-        if key in {"enter", "escape"}:
-            self.typing = False
-            self.filter = "" if key == "escape" else self.filter
-        elif key == "backspace":
-            self.filter = self.filter[:-1]
-        elif len(key) == 1 and key.isprintable():
-            self.filter += key
-        self.offset = 0
 
     def shown(self, devices: list[DeviceAnswer], rows: int) -> tuple[list[DeviceAnswer], int]:
         """Return the devices in the window, and how many pass the filter."""

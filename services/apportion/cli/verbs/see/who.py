@@ -15,7 +15,7 @@ from apportion.cli.client.listing import Listed
 from apportion.cli.client.lookup import is_pod
 from apportion.cli.client.moments import AT, FORMS, MOMENT, both, pinned
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import clock, console, plain, print_json, say, show, table
+from apportion.cli.render.output import clock, console, plain, print_json, say, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, node_state
 from apportion.core.answers.past import MomentAnswer, WhoPage, WhoRow
@@ -156,10 +156,10 @@ def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
 def rows_of(items: list[WhoRow], index: Index) -> Rows:
     """Return the table, without columns that would be the same in every row."""
     containers = len({item.container for item in items}) > 1
-    made = table("NODE", "#", "DEVICE", "POD", "CONTAINER", "MEMORY", "CORES", "FROM", "UNTIL",
-                 "DECISION", right=("#", "MEMORY", "CORES", "DECISION"),
-                 drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION", "#"),
-                 optional=("#", "CONTAINER", "UNTIL"))  # fmt: skip
+    made = Rows("NODE", "#", "DEVICE", "POD", "CONTAINER", "MEMORY", "CORES", "FROM", "UNTIL",
+                "DECISION", right=("#", "MEMORY", "CORES", "DECISION"),
+                drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION", "#"),
+                optional=("#", "CONTAINER", "UNTIL"))  # fmt: skip
     for item in items:
         made.add_row(
             item.node, str(index.get((item.node, item.device), "")), device_words(item.device),
