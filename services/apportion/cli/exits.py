@@ -33,9 +33,7 @@ INTERRUPTED = 130  # as shells report SIGINT
 
 
 class NotFound(click.ClickException):
-    """The object does not exist, or the ledger refused the change.
-
-    `answer` is the gateway's, if it was asked."""
+    """Not there, or refused by the ledger; `answer` is the gateway's, if it was asked."""
 
     exit_code = REFUSED
 

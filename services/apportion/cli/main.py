@@ -1,7 +1,7 @@
 """The root of the command line: a table of verbs, each imported only when it runs.
 
-Services are named by text, so the command line depends on no service and a verb imports only what
-it needs. Invariant: `apportion --help` imports nothing heavy but click."""
+The command line depends on no service. Invariant: `apportion --help` imports nothing heavy but
+click."""
 
 import importlib
 import os
@@ -101,8 +101,7 @@ class Root(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            said = escaped(error.message, keep="\n")
-            error.message = said  # type: ignore[misc] # not yet shown
+            error.message = escaped(error.message, keep="\n")  # type: ignore[misc] # not yet shown
             raise
         except KeyboardInterrupt:
             click.echo("\nstopped by Ctrl-C", err=True)

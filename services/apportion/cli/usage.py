@@ -49,8 +49,7 @@ def known_elsewhere(word: str) -> None:
 def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> type[click.Command]:
     """Return a command class without arguments that hints at what to write instead.
 
-    `argument` is the hint for a first argument, with `{}` for it; `options` maps unknown options to
-    ours."""
+    `argument` is the hint for a first argument, `options` those for unknown options."""
 
     class Hinting(click.Command):
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -72,10 +71,7 @@ def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> 
 
 
 class _Mib(click.IntRange):
-    """A number of MiB; a quantity such as `3Gi` is refused, with its number of MiB.
-
-    Read as a quantity, it would differ from the same option under a device name, whose unit is
-    MiB."""
+    """A number of MiB; a quantity such as `3Gi` is refused, with its number of MiB."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:

@@ -1,7 +1,6 @@
 """Shell completion: offer names of pods, nodes, devices and other objects.
 
-One gateway request with a timeout of one second. Invariant: if it fails, the shell gets no names
-and no error."""
+Invariant: if the gateway does not answer within a second, the shell gets no names and no error."""
 
 import os
 from collections.abc import Callable

@@ -28,9 +28,8 @@ async def configuration_now(where: Where) -> ConfigurationAnswer:
 
 def configuration_at(where: Where, revision: int) -> ConfigurationAnswer:
     """Return the configuration at `revision` or later. Raises NotFound, Unreachable."""
-    query = {"at_least": revision, "wait_s": WAIT_S}
     return Gateway(where.gateway_url()).ask(
-        "configuration", answer=ConfigurationAnswer, query=query
+        "configuration", answer=ConfigurationAnswer, query={"at_least": revision, "wait_s": WAIT_S}
     )
 
 

@@ -1,10 +1,8 @@
 """Find the ledger and the gateway, as given or from a running `apportion up`.
 
-`up` keeps its data in one folder (`--data`, APPORTION_DATA, or `apportion` in XDG_STATE_HOME, by
-default `~/.local/state`): the ledger, the passwords of every role (`credentials.json`) and, while
-it runs, `connection.json`. Both files are readable by their owner only.
-
-Invariant: an explicit address wins over a discovered one, and is printed without its password."""
+`up` keeps its data in one folder: the ledger, all passwords (`credentials.json`) and, while it
+runs, `connection.json`. Invariant: an explicit address wins, and is printed without its
+password."""
 
 import functools
 import os
@@ -90,7 +88,7 @@ class Where(msgspec.Struct, frozen=True):
 
 
 def default_data() -> Path:
-    """Return the data folder of `apportion up` if no option names one."""
+    """Return APPORTION_DATA, or else `apportion` in XDG_STATE_HOME (`~/.local/state`)."""
     given = os.environ.get(DATA_ENV)
     return Path(given) if given else _state_folder()
 
@@ -103,8 +101,7 @@ def _state_folder() -> Path:
 def elsewhere(data: Path) -> str:
     """Return the environment prefix with which a verb in another terminal finds `data`.
 
-    It includes the gateway token, and is empty if nothing is needed. Our own APPORTION_DATA does
-    not count: another terminal need not have it."""
+    Our own APPORTION_DATA does not count, because another terminal need not have it."""
     needs = {} if data == _state_folder() else {DATA_ENV: str(data)}
     if token := os.environ.get(TOKEN_ENV):
         needs[TOKEN_ENV] = str(Path(token).absolute())

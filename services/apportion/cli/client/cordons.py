@@ -23,8 +23,7 @@ def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned |
 async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
     """Return the revision of this cordon if it is in force; 0 if not, or if unknown.
 
-    An unreachable gateway gives 0: cordoning twice is harmless, leaving a node open is not. Raises
-    LedgerError, NotFound."""
+    Cordoning twice is harmless, leaving a node open is not. Raises LedgerError, NotFound."""
     try:
         return stands_since(await node_now(where, node), data)
     except Unreachable:
@@ -41,9 +40,7 @@ async def node_now(where: Where, node: str) -> NodeDetail:
 
 
 def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:
-    """Return the revision of the same cordon by the same user and reason; 0 if none.
-
-    A repeated cordon would only move the revision since which it is in force."""
+    """Return the revision of the same cordon by the same user and reason; 0 if none."""
     device = said.device if isinstance(said, DeviceCordoned) else ""
     for each in cordons_of(detail, device):
         if (each.by, each.reason) == (said.by, said.reason):

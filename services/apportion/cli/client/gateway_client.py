@@ -1,7 +1,6 @@
 """Ask the gateway: typed answers over the standard library's HTTP client.
 
-Invariant: an answer has a type of `core.answers.reads` and a limited size; otherwise the verb ends
-with the gateway's error and fix."""
+Invariant: an answer has a type of `core.answers.reads` and a limited size, or the verb fails."""
 
 import http.client
 import os
@@ -54,8 +53,7 @@ class Unanswered(Unreachable):
 class Gateway:
     """One gateway, over one connection that is reopened after it was closed.
 
-    A gateway that is still replaying the ledger is retried for `patience_s`, with a note on
-    standard error."""
+    A gateway that is still replaying the ledger is retried for `patience_s`."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S

@@ -1,8 +1,7 @@
 """Write to the ledger from the command line, as the operator.
 
-Invariants: an event keeps one id through every retry, so nothing is written twice. If the ledger
-refuses, the verb ends with its message and the matching exit code. Log messages of a connection are
-printed as sentences on standard error."""
+Invariants: an event keeps one id through every retry, so nothing is written twice. A refusal ends
+the verb with its message and exit code. Connection troubles are printed on standard error."""
 
 import asyncio
 import contextlib
@@ -68,9 +67,7 @@ def user() -> str:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` and turn errors of the ledger into ends of the verb.
-
-    Raises NotFound, Unreachable or Outdated, depending on the error."""
+    """Run `work`. Raises NotFound, Unreachable or Outdated for errors of the ledger."""
     try:
         return asyncio.run(work)
     except (FenceRefused, DuplicateRefused, InvalidDraft, PayloadTooLarge, InvalidEvent) as error:
@@ -94,10 +91,7 @@ async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def open_ledger(reach: Reach, *, checked: bool = True) -> AsyncIterator[JetStreamLedger]:
-    """Open the ledger for the length of the block. Raises LedgerError.
-
-    Connection troubles are logged to standard error, because only the verb's answer goes to
-    standard output."""
+    """Open the ledger for the block; logs go to standard error. Raises LedgerError."""
     say_troubles()
     ledger = await jetstream.connect(reach, name="apportion cli")
     try:
@@ -165,8 +159,7 @@ async def follow_until(
 async def by_now(reach: Reach) -> dict[str, int]:
     """Return the query parameters for an answer as of the ledger's end.
 
-    A verb that writes because of an answer needs it: the gateway may be stale. Raises
-    LedgerError."""
+    Verbs that write because of an answer need it: the gateway may be stale. Raises LedgerError."""
     async with open_ledger(reach) as ledger:
         return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
 
@@ -175,10 +168,9 @@ async def by_now(reach: Reach) -> dict[str, int]:
 async def appending(
     ledger: JetStreamLedger, by: str = ""
 ) -> AsyncIterator[tuple[GroupCommit, Publisher]]:
-    """Yield the means to append: a group commit and a publisher.
+    """Yield a group commit and its publisher. Raises LedgerError.
 
-    Raises NotFound if this build would write formats that the ledger has not enabled. Raises
-    LedgerError."""
+    Raises NotFound if this build would write formats that the ledger has not enabled."""
     if NEW:
         rules, revision = await stream.read_rules(ledger.wire), await ledger.last_revision()
         wanted = [each for role in ROLES for each in missing(rules, role, revision + 1)]
@@ -192,17 +184,13 @@ async def appending(
 
 
 async def publish(publisher: Publisher, data: Payload, *, basis: int) -> int:
-    """Append one event under a new id and return its revision.
-
-    Raises LedgerError, InvalidEvent."""
+    """Append one event and return its revision. Raises LedgerError, InvalidEvent."""
     event_id = f"{type(data).__name__}/{uuid4()}"
     return (await publisher.publish(data, event_id=event_id, basis=basis)).revision or 0
 
 
 async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> list[int | None]:
-    """Append events on how to read the ledger, at once; return their revisions.
-
-    Raises LedgerError."""
+    """Append events at once and return their revisions. Raises LedgerError."""
     async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         appended = await asyncio.gather(
@@ -215,9 +203,7 @@ async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> lis
 
 
 async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") -> Appended:
-    """Append one event, under a new id or `event_id`.
-
-    Raises LedgerError, InvalidEvent, NotFound."""
+    """Append one event. Raises LedgerError, InvalidEvent, NotFound."""
     async with open_ledger(reach) as ledger, appending(ledger) as (_, publisher):
         event_id = event_id or f"{type(data).__name__}/{uuid4()}"
         return await publisher.publish(data, event_id=event_id, basis=basis)

@@ -117,9 +117,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Listing(NamedTuple):
-    """A list to print: items of `kind`, all or those in `names`.
-
-    `find` returns the gateway's URL again if it goes away."""
+    """A list to print; `find` returns the gateway's URL again if it goes away."""
 
     gateway: Gateway
     kind: Kind
@@ -139,9 +137,7 @@ class Listing(NamedTuple):
             raise NotFound("; ".join(self._no_such(name, found, revision) for name in missing))
 
     def watch(self) -> None:
-        """Print the list, and then its changes, until interrupted.
-
-        Raises Wrong for YAML, which cannot be printed piece by piece."""
+        """Print the list, and then its changes, until interrupted. Raises Wrong for YAML."""
         if self.form == "yaml":
             raise Wrong("-o yaml with --watch: choose json, name, wide or a table")
         revision, found = self._ask()
@@ -159,7 +155,6 @@ class Listing(NamedTuple):
             before = after
 
     def _newer(self, revision: int) -> tuple[int, list[Any]]:
-        """Return the list once the ledger has advanced; reconnect if the gateway restarts."""
         away = False
         while True:
             time.sleep(LOOK_S)
@@ -196,7 +191,6 @@ class Listing(NamedTuple):
         return chosen, [name for name, found in of_name.items() if not found]
 
     def _no_such(self, name: str, items: list[Any], revision: int) -> str:
-        """Return the error for an unknown name, with the closest alternatives."""
         problem = f"no {self.kind.what.removesuffix('s')} {name!r} at revision {revision}"
         if self.kind in (PODS, PLACEMENTS, DEVICES):
             with suppress(NotFound):

@@ -24,10 +24,9 @@ def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
 
 
 def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, Any]) -> Why:
-    """Return why the pod is where it is.
+    """Return why the pod is where it is; a bare name may be in any namespace.
 
-    A bare name is looked up in `default`, then in all namespaces. Raises NotFound, with similar
-    names, if no pod or several pods match."""
+    Raises NotFound, with similar names, if no pod or several pods match."""
     space, name = split_name(pod, namespace)
     try:
         return gateway.ask("pods", space, name, "why", answer=Why, query=query)
@@ -55,10 +54,9 @@ class NothingLike(NotFound):
 
 
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
-    """Return the namespace of the only pod of that name.
+    """Return the namespace of the only pod of that name, live as of `there` or past.
 
-    The pod is live as of `there`, or else was before. Raises NotFound if there is none (with
-    `problem` and similar names), or several."""
+    Raises NotFound if there is none (with `problem` and similar names), or several."""
     _, pods = gateway.items("pods", PodAnswer, there)
     spaces = sorted({each.namespace for each in pods if each.name == name})
     if not spaces:
@@ -84,8 +82,7 @@ def unknown(
 def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
     """Return a hint to append to "no such pod": `; did you mean training/worker-0?`
 
-    It names pods of that name elsewhere, of an owner or gang of that name, or of a similar name;
-    empty if there are none."""
+    It names pods elsewhere, of an owner or gang of that name, or of a similar name."""
     full = defaultdict[str, list[str]](list)
     made = defaultdict[str, list[str]](list)
     for pod in pods:

@@ -29,8 +29,7 @@ class _Moment(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         _ = param, ctx
         text = str(value)
-        shown = _REVISION.fullmatch(text)
-        return text.removeprefix("#").replace(",", "") if shown else text
+        return text.removeprefix("#").replace(",", "") if _REVISION.fullmatch(text) else text
 
 
 MOMENT = _Moment()
@@ -71,9 +70,7 @@ def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], d
 
 
 def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
-    """Return which time was asked for, and its revision.
-
-    As in `as of 14:20:00Z: revision 117, of 13:57:45Z`; a time that is not today has its date."""
+    """As in `as of 14:20:00Z: revision 117, of 13:57:45Z`, with dates unless today."""
     if asked is None:
         return f"as of revision {meant.revision}, {moment(meant.time)}"
     return f"as of {when(asked, now)}: revision {meant.revision}, of {clock(meant.time, now)}"

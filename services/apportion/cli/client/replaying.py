@@ -58,9 +58,7 @@ def replayed(where: Where, asked: Asked) -> ReplayAnswer:
 
 
 def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | None:
-    """Return the answer of a shadow; None if followed until Ctrl-C.
-
-    Raises as `replayed`."""
+    """Return the answer; None if followed until Ctrl-C. Raises as `replayed`."""
     wanted, endless = Wanted(asked.begin, asked.end, now()), follow is not None
 
     def sink(began: State, limits: Limits) -> Shadowing:

@@ -1,8 +1,7 @@
 """Append pods in atomic batches; pods that are live already are left alone.
 
-A pod's uid is made once, here. Its submission is fenced to an empty subject and has an id made of
-the uid, so a retried append never stores the pod twice. A gang is declared in the batch of its
-first pods."""
+A submission is fenced to an empty subject and has an id made of the pod's uid, so a retry never
+stores it twice. A gang is declared in the batch of its first pods."""
 
 import asyncio
 import contextlib
@@ -68,8 +67,7 @@ def look_up(
 ) -> tuple[int, dict[str, PodAnswer]]:
     """Return the gateway's revision, and the live ones among `pods` by name.
 
-    `at_least` is the ledger's last revision: a stale gateway would miss a pod that was just
-    submitted. Raises Unreachable, Wrong."""
+    A stale gateway waits until `at_least`. Raises Unreachable, Wrong."""
     query = {"at_least": at_least, "wait_s": WAIT_S}
     basis = gateway.ask("revision", answer=RevisionAnswer, query=query).revision
     live: dict[str, PodAnswer] = {}
@@ -95,10 +93,9 @@ def look_up(
 async def append(
     ledger: JetStreamLedger, wish: Wish, *, basis: int, progress: Progress
 ) -> list[Submitted]:
-    """Append the pods of `wish` with their gangs, and gangs without pods.
+    """Append the pods and gangs of `wish`; `progress` gets the pods of each batch.
 
-    `progress` gets the number of pods of each batch. Raises LedgerError: nothing of that batch was
-    appended; earlier batches are in the ledger."""
+    Raises LedgerError: nothing of that batch was appended, but earlier batches were."""
     done: list[Submitted] = []
     flying: list[asyncio.Task[list[Submitted]]] = []
     async with appending(ledger) as (commit, publisher):
@@ -161,9 +158,9 @@ def _draft(publisher: Publisher, payload: PodGroupObserved | PodSubmitted, basis
 async def append_limits(
     ledger: JetStreamLedger, limits: Sequence[QueueObserved | QuotaObserved], *, basis: int
 ) -> dict[str, int]:
-    """Append the queues and quotas that differ from the ledger; return their revisions.
+    """Append queues and quotas that differ from the ledger; return their revisions.
 
-    Raises NotFound if Kubernetes owns a quota. Raises LedgerError."""
+    Raises NotFound if Kubernetes owns a quota, LedgerError."""
     said: dict[str, int] = {}
     async with appending(ledger) as (_, publisher):
         for limit in limits:
@@ -194,9 +191,7 @@ async def stands(
 async def end(
     ledger: JetStreamLedger, pods: Sequence[tuple[int, PodAnswer]], why: str
 ) -> dict[str, int]:
-    """End these pods, each seen as of its revision; return the revisions by name.
-
-    Raises LedgerError."""
+    """End these pods, each seen as of its revision. Raises LedgerError."""
     ended: dict[str, int] = {}
     reason = f"{why} by {person('')}"
     async with appending(ledger) as (_, publisher):
@@ -225,8 +220,8 @@ async def replace(
 ) -> list[Submitted]:
     """End and resubmit each pod in one batch; a gang's pods share a batch.
 
-    Raises NotFound if someone else has changed or ended a pod since `basis`. Raises LedgerError:
-    nothing of that batch was appended; earlier batches are in the ledger."""
+    Raises NotFound if someone else has changed or ended a pod since `basis`, LedgerError as
+    `append`."""
     units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
     for draft, there in changed:
         units.setdefault(draft.group or there.uid, []).append((draft, there))

@@ -1,8 +1,7 @@
 """Wait until every submitted pod is decided (placed or refused), or also allocated.
 
-The ledger is read from the first pod's revision on, so no decision is missed. Pods that no
-scheduler considers are not waited for. Invariant: a pod that is refused and later placed counts as
-placed."""
+The ledger is read from the first pod's revision on, so no decision is missed. Invariant: a pod that
+is refused and later placed counts as placed."""
 
 import asyncio
 import time
@@ -45,11 +44,10 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Awaited:
-    """The decisions on some pods, as they arrive.
+    """The decisions on some pods, as they arrive; `progress` is called per settled pod.
 
-    `progress` is called once per settled pod. `first_placed_s` is on the monotonic clock,
-    `revision` the newest seen. `evicted` has, by uid, the names of pods that are evicted for it;
-    `unlooked` has the pods that no scheduler considers, and why."""
+    `first_placed_s` is on the monotonic clock, `revision` the newest seen. `evicted` names, by uid,
+    the pods evicted for it; `unlooked` has the pods that no scheduler considers, and why."""
 
     def __init__(
         self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False
@@ -98,18 +96,14 @@ class Awaited:
                 self._deliver(record)
 
     async def wait(self, ledger: JetStreamLedger, timeout_s: float) -> None:
-        """Return when each pod is settled, or after `timeout_s`.
-
-        Raises LedgerError, and Outdated if a newer build wrote the decisions."""
+        """Return when all are settled, or after `timeout_s`. Raises LedgerError, Outdated."""
         if self.pods:
             start = min(pod.revision for pod in self.pods.values())
             self.revision = max(self.revision, start - 1)
             await self._follow(ledger, start, timeout_s)
 
     async def wait_on(self, ledger: JetStreamLedger, timeout_s: float) -> None:
-        """After `wait`: return on news of a refused pod, or after `timeout_s`.
-
-        News is a placement, another refusal, or an eviction for it. Raises as `wait`."""
+        """After `wait`: return on news of a refused pod, or after `timeout_s`."""
         self._all.clear()
         self._settled.clear()
         self._of = set(self.refused)

@@ -1,8 +1,7 @@
 """Drain Kubernetes nodes: ask the API server to evict the pods.
 
-Imported only for Kubernetes nodes, because it needs the client library. Invariants: disruption
-budgets are enforced by the API server's answer to the eviction; a pod without a controller is not
-ended without --force; no pod of a gang is evicted before a dry run succeeded for all of them."""
+Invariants: disruption budgets are enforced by the API server; a pod without a controller is ended
+only with --force; no pod of a gang is evicted before a dry run succeeded for all of them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,8 +26,7 @@ class Evicting:
     async def move(self, unit: Unit) -> None:
         """Evict the pods of `unit`; if there are several, after a dry run for each.
 
-        Raises Blocked if a budget denies it now, or no controller would recreate a pod. Raises
-        KubeRefused, KubeUnavailable."""
+        Raises Blocked (a budget, or no controller), KubeRefused, KubeUnavailable."""
         for pod in unit.pods:
             if pod.owner.startswith(DAEMON):
                 raise Blocked(f"{pod.owner} would put it back at once", lasting=True)
@@ -69,11 +67,10 @@ async def evict_all(
     asked: Callable[[Unit], None],
     blocked: Callable[[Unit, str], None],
 ) -> None:
-    """Evict every unit, retrying those that are held up, every `pause_s`.
+    """Evict every unit, and retry every `pause_s` those that are blocked for now.
 
-    Calls `asked` for each evicted unit, and `blocked` with the reason for each that was not; a unit
-    for which waiting does not help is not retried. Raises KubeRefused if the API server denies us
-    access."""
+    Calls `asked` for each evicted unit, and `blocked` with the reason for others. Raises
+    KubeRefused."""
     left = list(units)
     while left:
         later: list[Unit] = []

@@ -1,9 +1,7 @@
 """Compare wanted pods with live ones: new, same, changed or surplus.
 
-A pod is the same if its manifest has the same request, queue and labels. The gateway compares a
-digest; only if it differs is the old submission read from the ledger. Invariant: only this
-comparison decides which live pods are changed or ended. A workload or gang is changed as a whole or
-not at all."""
+A pod is the same if its manifest has the same request, queue and labels, by a digest. Invariant: a
+workload or gang is changed as a whole or not at all."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,9 +30,8 @@ Pod = TypeVar("Pod", PodDraft, PodAnswer)
 class Compared:
     """Pods to submit (`new`), and live pods with new drafts (`changed`).
 
-    `gangs` have no new or changed pods, so at most their declarations differ. `waiting` are those
-    of `same` without a node. `held` names pods of the changed workloads and gangs that were to be
-    submitted or ended."""
+    `gangs` have no new or changed pods. `waiting` are those of `same` without a node. `held` names
+    pods of changed workloads and gangs that were to be submitted or ended."""
 
     new: Wish
     gangs: dict[str, PodGroupObserved] = field(default_factory=dict)
@@ -106,10 +103,8 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
 def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
     """Return the pods of `wish` that are not live, and gangs not yet declared by pods."""
     new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
-    needed = {pod.group for pod in new}
-    settled = {pod.group for pod in wish.pods} - needed
-    groups = {name: group for name, group in wish.groups.items() if name not in settled}
-    return Wish(new, groups)
+    settled = {pod.group for pod in wish.pods} - {pod.group for pod in new}
+    return Wish(new, {name: group for name, group in wish.groups.items() if name not in settled})
 
 
 async def undeclared(

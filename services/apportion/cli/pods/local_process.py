@@ -1,8 +1,7 @@
-"""A command that runs as a pod: how the pod names its process, and when it has ended.
+"""A command that runs as a pod, whose owner names its process and machine.
 
-The pod's owner names the process and machine, so a later `apportion run` can report its end.
-Invariant: a pod is reported as ended only when neither its process nor any visible child is
-alive."""
+A later `apportion run` can so report its end. Invariant: a pod is reported as ended only when
+neither its process nor any visible child is alive."""
 
 import os
 import subprocess
@@ -102,8 +101,7 @@ def containers(engine: str, pod: str) -> list[str] | None:
 def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) -> list[PodAnswer]:
     """Return the pods that were commands on this machine and have ended unnoticed.
 
-    `user` is the namespace of this user's pods: only root can see the processes and containers of
-    other users, so theirs are left out."""
+    `user` is the namespace of this user's pods; only root can see the processes of others."""
     return [
         pod for pod in pods
         if (run := Run.of_owner(pod.owner)) is not None and run.node == node

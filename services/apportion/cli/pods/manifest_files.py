@@ -44,8 +44,7 @@ def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
     """Read the first `limit` pods of a trace."""
     wish, problems = Wish(), list[Problem]()
     try:
-        size_bytes = path.stat().st_size
-        if size_bytes > TRACE_BYTES_MAX:
+        if path.stat().st_size > TRACE_BYTES_MAX:
             problem = f"is larger than {TRACE_BYTES_MAX >> 20} MiB: split it"
             return wish, [Problem(str(path), problem)]
         with path.open(encoding="utf-8", newline="") as lines:

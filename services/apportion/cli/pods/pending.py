@@ -1,10 +1,7 @@
-"""Report what refused pods are waiting for, as `why` does, as of now.
+"""Report what refused pods wait for now, as `why` does.
 
-A refusal event names the nearest nodes at that time, even those that could never fit the pod; `why`
-uses the current fleet. A pod that preempts others is refused first, and placed after their
-eviction.
-
-Invariant: no pod is called refused while room is being made for it, within the timeout."""
+Refusal events are not enough: their nearest nodes may never fit, and a pod that preempts others is
+refused first. Invariant: no pod is called refused while room is being made for it."""
 
 import asyncio
 import math
@@ -53,9 +50,7 @@ def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
 def unlooked(
     gateway: Gateway, drafts: Iterable[PodDraft], pods: Iterable[Submitted], *, at_least: int
 ) -> dict[str, str]:
-    """Return, by uid, the reason why no scheduler considers a pod: gates or its gang.
-
-    `at_least` is the revision as of which the gangs are read. Raises as the gateway."""
+    """Return, by uid, why no scheduler considers a pod. Raises as the gateway."""
     by_name = {f"{draft.namespace}/{draft.name}": draft for draft in drafts}
     undeclared = set[str]()
     if any(draft.group for draft in by_name.values()):
@@ -109,10 +104,9 @@ def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def causes(
     awaited: Awaited, pods: Iterable[str], shapes: Mapping[str, Shape], never: Collection[str] = ()
 ) -> dict[str, int]:
-    """Count the pods for each cause, most frequent first.
+    """Count the pods for each cause, most frequent first, in brief words.
 
-    `shapes` are by uid; `never` has the pods that can never fit. Causes are worded briefly, so that
-    they agree for pods that were refused at different times."""
+    `shapes` are by uid; `never` has the pods that can never fit."""
     found = Counter[str]()
     for uid in pods:
         said = awaited.decided.get(uid)
@@ -142,10 +136,9 @@ async def wait_for_room(
     priorities: Mapping[str, int],
     wait_s: float,
 ) -> dict[str, Why]:
-    """Return the answers for refused pods once no evictions are pending for them.
+    """Return the answers for refused pods once no evictions are pending, or after `wait_s`.
 
-    Returns after `wait_s` at the latest. `priorities` are by `namespace/name`, of pods that may
-    preempt others. Raises as `Awaited.wait`."""
+    `priorities`, by `namespace/name`, are of pods that may preempt. Raises as `Awaited.wait`."""
     end = time.monotonic() + wait_s
     if not 0 < len(awaited.refused) <= ASKED_MAX:
         return {}

@@ -1,8 +1,7 @@
 """Drain nodes without Kubernetes: end pods and submit them again.
 
-Pods that move together (a gang) are a `Unit`. Invariant: a unit ends and restarts in one atomic
-batch, fenced by the last event on each pod. So no pod is lost, runs twice, or comes back after
-someone else ended it."""
+Invariant: a unit (a gang) ends and restarts in one atomic batch, fenced by the last event on each
+pod. So no pod is lost, runs twice, or comes back after someone else ended it."""
 
 from uuid import uuid4
 
@@ -63,8 +62,8 @@ class Anew:
     async def move(self, unit: Unit, *, basis: int) -> Moved:
         """Move the unit; pods that a watcher resubmits are only ended.
 
-        Raises Blocked if a pod can run nowhere else, its submission is gone, or it keeps changing.
-        Raises LedgerError: nothing was ended."""
+        Raises Blocked if a pod cannot be moved or keeps changing, LedgerError: nothing was
+        ended."""
         changed: FenceRefused | None = None
         for _ in range(TRIES):
             there, ended = await self._look(unit)
@@ -95,7 +94,6 @@ class Anew:
         raise Blocked(f"a pod of it changes all the time: {changed}")
 
     async def _look(self, unit: Unit) -> tuple[dict[str, Submission], list[str]]:
-        """Return the submissions of live pods by uid, and the names of the others."""
         there: dict[str, Submission] = {}
         ended: list[str] = []
         for pod, name in zip(unit.pods, unit.names, strict=True):

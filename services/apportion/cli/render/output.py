@@ -1,8 +1,7 @@
 """Print tables and colours on a terminal, plain text in a pipe, or JSON.
 
-Invariants: with `--json`, standard output is one JSON document (or one per line) and the rest goes
-to standard error. Control characters from outside are escaped. A terminal that shows only ASCII, as
-with LANG=C, gets ASCII instead of an error."""
+Invariants: with `--json`, standard output is only JSON. Control characters from outside are
+escaped. A terminal that shows only ASCII, as with LANG=C, gets ASCII instead of an error."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ PHASE_STYLES = {
 def console(*, stderr: bool = False) -> Screen:
     """Return standard output or standard error as a screen."""
     stream = sys.stderr if stderr else sys.stdout
-    given = os.environ.get("COLUMNS", "")
-    width = None if stream.isatty() or given.isdecimal() else PIPE_WIDTH
+    width = None if stream.isatty() or os.environ.get("COLUMNS", "").isdecimal() else PIPE_WIDTH
     file: Any = Ascii(stream) if ascii_only(stream, os.environ) else None
     return Screen(stderr=stderr, file=file, width=width, highlight=False, soft_wrap=False)
 
@@ -200,8 +198,7 @@ class Ascii:
 
     def write(self, text: str) -> int:
         """Write the text in ASCII."""
-        shown = text.translate(SHOWN).encode("ascii", "replace").decode("ascii")
-        return self._stream.write(shown)
+        return self._stream.write(text.translate(SHOWN).encode("ascii", "replace").decode("ascii"))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

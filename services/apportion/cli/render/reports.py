@@ -1,6 +1,6 @@
 """Print reports as tables and sentences."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 
 from apportion.cli.render.output import clock, console, plain, show
@@ -37,11 +37,12 @@ def show_report(answer: ReportAnswer) -> None:
 
 def capacity_words(total: ReportRow) -> str:
     """Return the fleet's hours as a sum whose rounded parts add up."""
-    parts = (total.granted_gpu_hours, total.free_gpu_hours, total.cordoned_gpu_hours,
-             total.broken_gpu_hours)  # fmt: skip
-    whole, granted, free, cordoned, broken = sum_figures(
-        total.capacity_gpu_hours, [each or 0.0 for each in parts]
-    )
+    hours = (total.capacity_gpu_hours, total.granted_gpu_hours, total.free_gpu_hours,
+             total.cordoned_gpu_hours, total.broken_gpu_hours)  # fmt: skip
+    digits = digits_of(hours)
+    capacity, *parts = (round(each or 0.0, digits) for each in hours)
+    parts[parts.index(max(parts))] += capacity - sum(parts)  # the rounding error
+    whole, granted, free, cordoned, broken = figures((capacity, *parts), digits)
     used = "no node tells of work"
     if total.reported_gpu_hours:
         all_of_it = total.granted_gpu_hours
@@ -53,14 +54,6 @@ def capacity_words(total: ReportRow) -> str:
         f"capacity {whole} GPU hours = {granted} granted + {free} free + {cordoned} cordoned + "
         f"{broken} broken; {used}"
     )
-
-
-def sum_figures(whole: float, parts: Sequence[float]) -> list[str]:
-    """Round a whole and its parts; the largest part takes the rounding error."""
-    digits = digits_of((whole, *parts))
-    whole, *rounded = (round(each, digits) for each in (whole, *parts))
-    rounded[rounded.index(max(rounded))] += whole - sum(rounded)
-    return figures((whole, *rounded), digits)
 
 
 def span_of(answer: ReportAnswer | IdleAnswer) -> str:
@@ -100,8 +93,7 @@ def rows_of(
     columns = {"FROM": [clock(row.start) for row in rows]} if steps else {}
     columns[answer.by.upper()] = [row.key if row else "(nobody)" for row in held]
     columns["GPU HOURS GRANTED"] = figures(granted, digits)
-    gib = figures(row.granted_gib_hours if row else None for row in held)
-    columns["GiB HOURS GRANTED"] = gib
+    columns["GiB HOURS GRANTED"] = figures(row.granted_gib_hours if row else None for row in held)
     columns |= {name: cells for name, cells in used.items() if any(cells)}
     if money:
         columns[answer.currency] = figures(row.cost if row else None for row in held)

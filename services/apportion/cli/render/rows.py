@@ -1,8 +1,7 @@
-"""Lay out rows in columns; very long tables do not wrap their cells.
+"""Lay out rows in columns, faster than rich; very long tables do not wrap.
 
-Our own, because rich's tables take a millisecond per row. Invariants: cells are shown without
-markup or control characters. No cell is cut, however narrow the terminal, and only the columns
-named in `drops` are left out."""
+Invariants: cells are shown without markup or control characters. No cell is cut, however narrow the
+terminal, and only the columns in `drops` are left out."""
 
 import itertools
 import re
@@ -37,11 +36,9 @@ def clean(value: object) -> str:
 class Rows:
     """Columns with rows; `right` are right-aligned, and `wraps` may wrap.
 
-    `drops` are left out, first to last, if the table is too wide; unknown names are ignored. If the
-    rest does not fit either, lines are longer than the terminal. A column in `optional` is shown
-    only if a row has more than `-` in it. Without `header` there are no column names. Unless it
-    `may_be_long`, cells wrap however many rows there are. `left_out` has the columns dropped at the
-    last print."""
+    `drops` are left out, first to last, if the table is too wide. Columns in `optional` are shown
+    only if a row has more than `-` in them. Unless it `may_be_long`, cells always wrap. `left_out`
+    has the columns dropped at the last print."""
 
     def __init__(
         self,
@@ -113,7 +110,6 @@ class Rows:
             yield from self._lines(folded, widths, left)
 
     def _filled(self) -> list[int]:
-        """Return the indexes of columns with content."""
         return [
             place for place, column in enumerate(self._columns)
             if column not in self._optional
@@ -150,8 +146,7 @@ class Rows:
         widths = [len(column) for column in self._columns]
         for cells in rows:
             for place, pieces in enumerate(cells):
-                width = _width(pieces)
-                widths[place] = max(widths[place], width)
+                widths[place] = max(widths[place], _width(pieces))
         return widths
 
     def _lines(self, rows: list[Row], widths: list[int], left: list[int]) -> Iterator[Segment]:

@@ -225,8 +225,7 @@ def gangs(items: Iterable[GangAnswer], _look: Look = PLAIN) -> Rows:
     made = Rows("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
                 wraps=("PHASES",), drops=("QUEUE",))  # fmt: skip
     for gang in items:
-        counts = shown_phases(gang.phases)
-        phases = ", ".join(f"{count} {name}" for name, count in counts.items())
+        phases = ", ".join(f"{count} {name}" for name, count in shown_phases(gang.phases).items())
         lost = [f"{count} on {node}, which is not ready" for node, count in gang.unready.items()]
         phases += f"; {' and '.join(lost)}" if lost else ""
         needs = str(gang.min_available) if gang.declared else "not declared"
@@ -241,13 +240,17 @@ def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
                 right=("WEIGHT", "PODS", "WAITING"), wraps=("ON DEVICES", "HELD, OF AT MOST"),
                 drops=("WEIGHT",))  # fmt: skip
     for queue in items:
+        models = [
+            f"{count:,} x {model.removeprefix('NVIDIA ')}"
+            for model, count in (queue.devices or {}).items()
+        ]
         limits = _limits(queue.capability, queue.used)
         limits += [f"at most {most:,} of {card}" for card, most in sorted(queue.cards.items())]
         made.add_row(
             queue.queue, str(queue.weight),
             Text("open", "green") if queue.open else Text("closed", "yellow"),
             _count(queue.pods), _count(queue.waiting),
-            NOT_TOLD if queue.devices is None else counted_models(queue.devices),
+            NOT_TOLD if queue.devices is None else ", ".join(models),
             ", ".join(limits) or "no limit",
         )  # fmt: skip
     return made
@@ -257,19 +260,11 @@ def _count(count: int | None) -> str:
     return NOT_TOLD if count is None else str(count)
 
 
-def counted_models(devices: Mapping[str, int]) -> str:
-    """Return the devices per model, as in `2 x T4, 1 x H100 80GB HBM3`."""
-    return ", ".join(
-        f"{count:,} x {model.removeprefix('NVIDIA ')}" for model, count in devices.items()
-    )
-
-
 def quotas(items: Iterable[QuotaAnswer], _look: Look = PLAIN) -> Rows:
     """One row per quota."""
     made = Rows("NAMESPACE", "QUOTA", "HELD, OF AT MOST", wraps=("HELD, OF AT MOST",))
     for quota in items:
-        limits = ", ".join(_limits(quota.hard, quota.used))
-        made.add_row(quota.namespace, quota.quota, limits)
+        made.add_row(quota.namespace, quota.quota, ", ".join(_limits(quota.hard, quota.used)))
     return made
 
 

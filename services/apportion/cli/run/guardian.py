@@ -1,8 +1,7 @@
 """The process that outlives `apportion run`, to record the end of its command.
 
-The command does not see it as a child. It ends the command if its pod is deleted, as a kubelet
-does. Invariant: the end is recorded when no process of the command is visible any more. If that
-fails for an hour, the next `apportion run` on this machine does it."""
+It ends the command if its pod is deleted, as a kubelet does. Invariant: the end is recorded when no
+process of the command is visible any more, by the next `apportion run` if this one fails."""
 
 import fcntl
 import os
@@ -32,10 +31,7 @@ _WHY_BYTES_MAX: Final = 1_000
 
 
 class Duty(NamedTuple):
-    """What a guardian watches, and how it reports.
-
-    `deleted` returns True if the pod was deleted; `end` records the end with its reason, and raises
-    ClickException if it cannot."""
+    """What to watch; `end` records the end, and raises ClickException if it cannot."""
 
     run: Run
     pod: str
@@ -44,10 +40,9 @@ class Duty(NamedTuple):
 
 
 def leave_behind(duty: Duty) -> Callable[[str], None]:
-    """Fork the guardian, which outlives this process.
+    """Fork the guardian; return how to tell it that the command never starts, and why.
 
-    Returns a function that gives it the reason if this process never becomes the command. Raises
-    OSError if no process can be started."""
+    Raises OSError if no process can be started."""
     sys.stdout.flush()
     sys.stderr.flush()
     heard, tell = os.pipe()  # closed on exec

@@ -1,9 +1,8 @@
 """`apportion run`: a command on this machine, inside a share of its devices.
 
-The command is a pod of the ledger, bound to this node: it is queued and placed, and `why`, `top`
-and quotas know it. When its share is ready, this process becomes the command, so signals, terminal
-and exit code are the command's own. Invariant: the guardian, started before the wait, records the
-pod's end even if the command never starts."""
+The command is a pod of the ledger. When its share is ready, this process becomes the command.
+Invariant: the guardian, started before the wait, records the pod's end even if the command never
+starts."""
 
 from __future__ import annotations
 
@@ -159,8 +158,7 @@ async def _shared(
 ) -> Started:
     """Wait until the pod is placed, and have its share prepared.
 
-    Raises NotFound if it is not placed in time or the share fails. Raises LedgerError or
-    Unreachable if the ledger, gateway or agent is."""
+    Raises NotFound if there is no room in time or the share fails, LedgerError, Unreachable."""
 
     async def sweep() -> None:
         """Record ends of commands whose guardian was killed; check that our pod is live."""
@@ -226,7 +224,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
     """Have the agent take the share back; then record the end if there is a reason.
 
-    Raises NotFound or Unreachable if the agent fails, LedgerError if the end cannot be recorded."""
+    Raises NotFound, Unreachable, LedgerError."""
     async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:
@@ -375,9 +373,8 @@ async def placed(
 ) -> PodPlaced:
     """Wait until the pod is bound and allocated, reporting what it waits for.
 
-    An outage of the ledger or gateway does not end the wait. `sweep` runs every few seconds, to
-    make room; `cause` returns the reason for a refusal. Raises NotFound from `sweep`, and
-    Outdated."""
+    An outage does not end the wait. `sweep` makes room every few seconds; `cause` explains a
+    refusal. Raises NotFound from `sweep`, Outdated."""
     since = pod
     while True:
         try:

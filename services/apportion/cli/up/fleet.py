@@ -1,6 +1,6 @@
 """The fleet of an `up`, kept in the ledger's folder.
 
-Invariant: an `up` simulates the nodes that its ledger began with, or fails: a node without an agent
+Invariant: an `up` simulates the nodes that its ledger began with, because a node without an agent
 would stay ready forever. A ledger begun without samples gets none later."""
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class Fleet(msgspec.Struct, frozen=True):
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for on the command line, at `began_s` (monotonic clock).
 
-    `advice` are lines of further hints. `max_bytes` is the ledger's size: -1 for all of the disk,
-    None to leave it."""
+    `max_bytes` is the ledger's size: -1 for all of the disk, None to leave it."""
 
     data: Path
     ephemeral: bool
@@ -71,9 +70,7 @@ def of_nodes(nodes: Iterable[tuple[str, str]], name: str) -> Fleet:
 
 
 def kept(data: Path) -> Fleet | None:
-    """Return the fleet with which the folder's ledger began; None if there is none.
-
-    Raises Unreachable if it cannot be read."""
+    """Return the fleet with which the folder's ledger began, or None. Raises Unreachable."""
     nodes = nodes_file(data)
     try:
         name = (data / KEPT / _NAME).read_text("utf-8")
@@ -94,9 +91,7 @@ def without_samples(data: Path) -> bool:
 
 
 def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
-    """Store the fleet for later runs, unless one is stored; the name is written last.
-
-    Raises OSError, Unreachable."""
+    """Store the fleet for later runs, the name last. Raises OSError, Unreachable."""
     before = kept(data)
     (data / KEPT).mkdir(exist_ok=True)
     if fleet.text and not (before and before.text):
@@ -112,9 +107,7 @@ def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
 
 
 def refusal(data: Path, fleet: Fleet) -> str:
-    """Return why the folder's ledger cannot continue with this fleet; empty if it can.
-
-    Raises Unreachable, as `kept`."""
+    """Return why the folder's ledger cannot go on with this fleet. Raises Unreachable."""
     before = kept(data)
     if before is None:
         return ""
@@ -133,7 +126,6 @@ def refusal(data: Path, fleet: Fleet) -> str:
 
 
 def _differing(before: Fleet, fleet: Fleet) -> str:
-    """Name the nodes that differ; comments and order do not matter."""
     if before.text == fleet.text:
         return ""
     from apportion.core.explain.text.event_text import listed  # see _nodes

@@ -1,13 +1,7 @@
 """Fork the services of `apportion up` from a process that has imported their code.
 
-The services share nine tenths of their imports, which dominate the start-up time (see ADR 16).
-`multiprocessing` has a fork server too, but it cannot be told to end with its children.
-
-    python -m apportion.cli.up.fork_server MODULE...       orders come on standard input, a socket
-
-`up` uses `ForkServer`. Invariants: a fork registers with the sentinel before `up` hears of it. A
-service counts as running until the fork server reports its end or dies: a fork dies with its fork
-server, which outlives `up` only until its last fork ends."""
+The services share most imports, which dominate the start-up time (see ADR 16). Invariants: a fork
+registers with the sentinel before `up` hears of it, and dies with its fork server."""
 
 import asyncio
 import contextlib
@@ -90,9 +84,7 @@ class ForkServer:
         return ours
 
     async def fork(self, order: Order, pipe: Callable[[], int]) -> Forked:
-        """Fork a service, which registers itself in the sentinel's `pipe`.
-
-        Raises OSError if no process can be started, or the fork server died."""
+        """Fork a service, which registers itself in the sentinel's `pipe`. Raises OSError."""
         async with self._one_at_a_time:
             ours = self._socket or self.start()
             loop = asyncio.get_running_loop()
@@ -140,17 +132,13 @@ class ForkServer:
             self._socket = None
 
 
-# ------------------------------------------------------------------ the process itself
-
-
 def serve(up: socket.socket) -> None:
     """Fork services until `up` is gone, then wait for the remaining ones."""
 
     def tell_ended(_number: int, _frame: object) -> None:
         with contextlib.suppress(ChildProcessError, OSError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                code = os.waitstatus_to_exitcode(ended[1])
-                up.send(msgspec.json.encode(Notice(ended[0], code)))
+                up.send(msgspec.json.encode(Notice(ended[0], os.waitstatus_to_exitcode(ended[1]))))
 
     signal.signal(signal.SIGCHLD, tell_ended)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

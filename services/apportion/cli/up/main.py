@@ -1,8 +1,7 @@
 """`apportion up`: the real system on one machine, with sample pods placed in seconds.
 
-The services of production run as processes over an embedded nats-server. Their imports take most of
-the start-up time, so this module starts the fork server first and imports little; `standalone` does
-the work."""
+Imports take most of the start-up time, so this module starts the fork server first and imports
+little; `standalone` does the work."""
 
 import errno
 import os

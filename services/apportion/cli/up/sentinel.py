@@ -1,11 +1,8 @@
 """The process that briefly outlives `apportion up`, to end what `up` could not.
 
-It reads a pipe held by `up` and its children: `+PID` names a process group to end, `-PID` one that
-has ended. When the pipe closes, `up` is gone, and every group still named gets SIGTERM and, after a
-grace, SIGKILL. The ledger's server is found by the lock of its data folder.
-
-Run as a plain file with only the standard library, because it must start first and be small.
-Invariant: it signals only groups that were named to it."""
+It reads a pipe: `+PID` names a process group to end, `-PID` one that has ended. When the pipe
+closes, it ends the groups still named, and the ledger's server. It uses only the standard library,
+to start fast."""
 
 import fcntl
 import os
@@ -59,7 +56,6 @@ def end(groups: set[int]) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Return True if the group existed."""
     try:
         os.killpg(group, number)
     except OSError:

@@ -85,9 +85,7 @@ class Up:
         )
 
     async def run(self) -> int:
-        """Start, submit samples, wait, stop; return the exit code.
-
-        Raises ServerFailed, UpFailed or LedgerError if something does not start."""
+        """Start, submit samples, wait, stop. Raises ServerFailed, UpFailed, LedgerError."""
         work = asyncio.ensure_future(self._work())
 
         def interrupt() -> None:
@@ -220,10 +218,7 @@ class Up:
             reported = found
 
     async def tell_unpriced(self) -> None:
-        """Print which models of the fleet have no price, with the fix.
-
-        The gateway's log and the doctor report it too, but are read late. Skipped if the gateway
-        does not answer."""
+        """Print which models of the fleet have no price, if the gateway answers."""
         if not (file := os.environ.get(PRICES_ENV)):
             return
         # slow to import, and needed for prices only
@@ -260,8 +255,7 @@ class Up:
             to_call = [f"  . {quoted}" if activate.exists() else f"  PATH={quoted}:$PATH"]
         prefix, login = elsewhere(self._wanted.data), ""
         if token := os.environ.get(TOKEN_ENV):
-            file = shlex.quote(str(Path(token).absolute()))
-            login = f'-H "Authorization: Bearer $(cat {file})" '
+            login = f'-H "Authorization: Bearer $(cat {shlex.quote(str(Path(token).absolute()))})" '
         self._out.print()
         for line in (
             f"In a browser, the console: http://{self._gateway}/",
@@ -320,16 +314,11 @@ class Samples(msgspec.Struct, frozen=True):
         return bool(self.problems) or any(not pod.node for pod in self.pods)
 
 
-def find_samples() -> Path | None:
-    """Return the folder of the sample manifests."""
-    return next((folder for folder in FOLDERS if folder.is_dir()), None)
-
-
 async def submit_samples(where: Where, out: Screen) -> Samples:
-    """Submit the samples that are not live, and wait for the decisions.
+    """Submit samples that are not live and await decisions.
 
     Raises LedgerError, Unreachable."""
-    folder = find_samples()
+    folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
     if folder is None:
         return Samples([], {}, [Problem("samples", "no sample pods are installed")], 0.0)
     config = manifest_config((await configuration_now(where)).configuration)
@@ -363,7 +352,6 @@ async def submit_samples(where: Where, out: Screen) -> Samples:
 def _outcomes(
     gateway: Gateway, names: list[tuple[str, str]], at_least: int
 ) -> tuple[list[PodAnswer], dict[str, Why]]:
-    """Return each pod, and `why` for those without a node, as of `at_least`."""
     pods, whys = list[PodAnswer](), dict[str, Why]()
     query = {"at_least": at_least}
     for namespace, name in names:

@@ -1,8 +1,7 @@
 """Start, watch, restart and end the processes of `apportion up`.
 
-Each is its own process group, so Ctrl-C reaches only us, and registers with the sentinel before it
-becomes the service, so killing us never leaves one behind. Invariant: after `stop`, nothing that
-was started here is running."""
+Each is its own process group, so Ctrl-C reaches only us, and registers with the sentinel first.
+Invariant: after `stop`, nothing that was started here is running."""
 
 import asyncio
 import contextlib
@@ -43,20 +42,17 @@ class UpFailed(Exception):
 
 
 class HeldPort:
-    """A port that is reserved for a server before it starts.
+    """A port that is reserved for a server before it starts; `port` is 0 before `take`.
 
-    A free port may be taken by the time a service starts. While it is bound here, with SO_REUSEADDR
-    and not listening, the kernel gives it to no one else, but a server that also sets SO_REUSEADDR,
-    as asyncio's do, can listen on it (see socket(7)). `port` is 0 until one was taken."""
+    While it is bound here, with SO_REUSEADDR and not listening, only a server that also sets
+    SO_REUSEADDR, as asyncio's do, can listen on it (see socket(7))."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self.port = 0
 
     def take(self) -> str:
-        """Reserve a new port and return its address.
-
-        Raises OSError if no port or descriptor is left."""
+        """Reserve a new port and return its address. Raises OSError."""
         another = socket.socket()
         another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         another.bind(("127.0.0.1", 0))
@@ -127,9 +123,7 @@ class Supervisor:
         return {"nats-server": self.server.pid, **pids}
 
     async def start_server(self, *, remove: bool) -> None:
-        """Start the ledger's server and the sentinel, which with `remove` deletes the data.
-
-        Raises ServerFailed if the port or the data folder is taken."""
+        """Start the ledger's server and the sentinel. Raises ServerFailed."""
         await self.server.start()  # first, because it locks the data folder
         await self._start_sentinel(remove=remove)
 
@@ -149,9 +143,7 @@ class Supervisor:
         self._keep(self._keep_child(child))
 
     async def ready(self) -> None:
-        """Return once every service is ready.
-
-        Raises UpFailed on a timeout or an invalid setting."""
+        """Return once every service is ready. Raises UpFailed."""
         waiting = [asyncio.create_task(self._wait_ready(child)) for child in self._children]
         failed = asyncio.create_task(self.failed())
         try:
@@ -189,8 +181,6 @@ class Supervisor:
         """Kill the services, after a second Ctrl-C."""
         for child in self._children:
             _signal(child.process, signal.SIGKILL)
-
-    # -------------------------------------------------------------- one service
 
     async def _keep_child(self, child: Child) -> None:
         failures = 0
@@ -256,8 +246,6 @@ class Supervisor:
             _signal(process, signal.SIGKILL)
             await process.wait()
         self._tell_sentinel(f"-{process.pid}\n")
-
-    # -------------------------------------------------------------- server and sentinel
 
     async def _keep_server(self) -> None:
         while True:

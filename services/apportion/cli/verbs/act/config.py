@@ -1,7 +1,6 @@
 """`apportion config`: the cluster's configuration document."""
 
 import click
-import msgspec
 
 from apportion.cli.client.configuration import (
     configuration_at,
@@ -19,16 +18,7 @@ from apportion.core.answers.reads import ConfigurationAnswer, NodeAnswer
 from apportion.core.configuration import passed_over
 from apportion.core.configuration.keys import KEYS
 from apportion.core.explain.text.suggestions import did_you_mean
-from apportion_schemas import Configuration, ConfigurationChanged
-
-
-class Applied(msgspec.Struct, frozen=True):
-    """What `apply --json` prints; `changed` is false if it was in force already."""
-
-    revision: int
-    changed: bool
-    configuration: Configuration
-
+from apportion_schemas import ConfigurationChanged
 
 _FILE = click.argument("file", metavar="FILE|-")
 
@@ -83,7 +73,8 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
                 warn(f"{words}; {hint}" if hint else words)
     done = "in force since" if changed else "unchanged: in force since"
     said = f"{file}: {done} revision {revision}"
-    print_answer(Applied(revision, changed, wanted), said, as_json=as_json)
+    body = {"revision": revision, "changed": changed, "configuration": wanted}
+    print_answer(body, said, as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion config show > cluster.json")

@@ -116,7 +116,7 @@ def uncordon(
 
 
 def not_cordoned(detail: NodeDetail, device: str) -> str:
-    """Return that the device, or else the node, has no cordon, and what is closed anyway."""
+    """Say that the device, or else the node, has no cordon, and what is closed."""
     name = f"{device or detail.node.node} is not cordoned at revision {detail.revision}"
     if device and detail.node.cordons:
         return f"{name}; its node {detail.node.node} is: {spoken(detail.node.cordons)}"
@@ -125,9 +125,7 @@ def not_cordoned(detail: NodeDetail, device: str) -> str:
 
 
 def still_off(detail: NodeDetail, device: str) -> str:
-    """List the devices that an uncordon does not reopen; empty if there are none.
-
-    Those have failed, are gone, or have cordons of their own."""
+    """List closed devices that an uncordon does not reopen; empty if there are none."""
     said = []
     for each in detail.devices:
         name = device_words(each.device)
@@ -149,5 +147,4 @@ def spoken(cordons: Iterable[CordonAnswer]) -> str:
 
 def _tell(data: Payload, revision: int | None, target: str, said: str, *, as_json: bool) -> None:
     by, reason = getattr(data, "by", ""), getattr(data, "reason", "")
-    done = Done(type(data).__name__, target, revision, by, reason)
-    print_answer(done, said, as_json=as_json)
+    print_answer(Done(type(data).__name__, target, revision, by, reason), said, as_json=as_json)

@@ -27,9 +27,7 @@ from apportion_schemas import PodGroupGone, QueueObserved, QuotaGone, QuotaObser
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints: ended names with their revisions, and problems.
-
-    `limits` are quotas, as `quota research/gpus`; `gangs` had no pods, as `gang research/train`."""
+    """What `--json` prints: ended names with their revisions, and problems."""
 
     deleted: dict[str, int] = {}
     limits: dict[str, int] = {}
@@ -91,9 +89,7 @@ def command(
 def _find(
     where: Where, names: list[tuple[str, str]], report: Report, typed: frozenset[str]
 ) -> list[tuple[int, PodAnswer]]:
-    """Return the live pods; the report gets hints about the others.
-
-    Only names that were `typed`, not those of a manifest, may be a node or device."""
+    """Return the live pods; only `typed` names may turn out to be a node or device."""
     gateway, now = Gateway(where.gateway_url()), run(by_now(where.reach()))
     found: list[tuple[int, PodAnswer]] = []
     live: list[PodAnswer] = []
@@ -116,7 +112,6 @@ def _find(
 async def _lift(
     ledger: JetStreamLedger, limits: Iterable[QueueObserved | QuotaObserved], report: Report
 ) -> None:
-    """End the quotas; the report says which limits stay, and what to do."""
     async with appending(ledger) as (_, publisher):
         for limit in limits:
             name, there = limit_name(limit), await stands(ledger, limit)

@@ -246,9 +246,7 @@ def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
 
 
 def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
-    """Return what runs there as units, whole gangs included, in scheduling order.
-
-    Raises NotFound if a gang is too large for one batch."""
+    """Return the pods there as units, in scheduling order. Raises NotFound if too large."""
     query = {"node": order.node, "at_least": at_least, "wait_s": 30}
     _, there = gateway.items("pods", PodAnswer, query)
     there = sorted(filter(order.covers, there), key=_turn)
@@ -287,7 +285,6 @@ async def _anew(
     ledger: JetStreamLedger, order: Order, report: Report, units: list[Unit], deadline: float, *,
     basis: int,
 ) -> Awaited:  # fmt: skip
-    """Resubmit each unit, then wait for the placements."""
     why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
     submitted = list[Submitted]()
     async with appending(ledger, order.who) as (commit, _):
@@ -358,9 +355,7 @@ async def _move(
 async def _through_kubernetes(
     gateway: Gateway, order: Order, report: Report, units: list[Unit], deadline: float
 ) -> None:
-    """Evict each unit, then wait for the pods to end.
-
-    Raises NotFound or Unreachable if the API server refuses or does not answer."""
+    """Evict each unit and wait for the pods to end. Raises NotFound, Unreachable."""
     from apportion.cli.pods.evict import Evicting, evict_all
     from apportion.runtime.kube.client import KubeRefused
 
@@ -467,7 +462,6 @@ def _tell(report: Report, *, dry_run: bool) -> None:
 
 
 def _tell_plan(report: Report) -> None:
-    """Print who would lose by the drain, and who would gain."""
     out = console()
     along = len(report.planned.keys() & set(report.with_gang))  # on other nodes
     here = len(report.planned) - along

@@ -34,8 +34,7 @@ def get(*, where: Where, as_json: bool, at: str | None) -> None:
 
     Exit codes: 0 shown; 1 nothing is known of the moment; 3 the gateway cannot be reached."""
     gateway = Gateway(where.gateway_url())
-    summary = gateway.ask("summary", answer=SummaryAnswer, query=pinned(gateway, {"at": at}))
-    policy = summary.policy
+    policy = gateway.ask("summary", answer=SummaryAnswer, query=pinned(gateway, {"at": at})).policy
     said = f"nodes {policy.node_policy}, devices {policy.device_policy}"
     print_answer(policy, said, as_json=as_json)
 

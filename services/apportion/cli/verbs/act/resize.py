@@ -1,7 +1,6 @@
 """`apportion resize`: change the device shares of a running pod.
 
-The request is appended, and the scheduler's answer awaited in the ledger. Invariant: the answer
-printed is the one to this request."""
+Invariant: the scheduler's answer that is printed is the one to this request."""
 
 import asyncio
 

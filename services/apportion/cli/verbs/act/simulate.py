@@ -158,9 +158,7 @@ def _order(
 
 
 def said_by_agent(device: DeviceAnswer) -> str:
-    """Return the agent's reason for a failure, or an empty string.
-
-    A device marked in Kubernetes has a reason too, which is not the agent's."""
+    """Return the agent's, not Kubernetes', reason for a failure; empty if none."""
     if not device.health_reason:
         return ""
     from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow and rarely needed
@@ -170,7 +168,6 @@ def said_by_agent(device: DeviceAnswer) -> str:
 
 
 def _obeyed(where: Where, node: str, order: Order) -> None:
-    """Raises NotFound if the agent refuses."""
     subject, asked = command_subject(node), msgspec.json.encode(order)
     reply = with_ledger(where.reach(), lambda ledger: ledger.request(subject, asked, TIMEOUT_S))
     answer = msgspec.json.decode(reply, type=Obeyed)

@@ -82,14 +82,6 @@ class Report(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """Options: the time to wait (None for not at all), --replace and --dry-run."""
-
-    wait_s: float | None
-    replace: bool
-    dry_run: bool
-
-
 @click.command(
     cls=hinting(argument="-f {}"), epilog="Example:  apportion submit -f examples/pods --wait"
 )
@@ -146,8 +138,7 @@ def command(
     tell_refused(problems)
     _tell_doubtful(report, wish.slips)
     if wish.pods or wish.groups or wish.limits or wish.deployments:
-        choice = Choice(timeout_s if wait else None, replace, dry_run)
-        run(_submit(where, wish, report, choice))
+        run(_submit(where, wish, report, replace=replace, wait_s=timeout_s if wait else None))
     if as_json:
         print_json(report)
     else:
@@ -158,7 +149,9 @@ def command(
         sys.exit(REFUSED)
 
 
-async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> None:
+async def _submit(
+    where: Where, wish: Wish, report: Report, *, replace: bool, wait_s: float | None
+) -> None:
     gateway = Gateway(where.gateway_url())
     async with open_ledger(where.reach()) as ledger:
         newest = await ledger.last_revision()
@@ -168,7 +161,7 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
             _tell_doubtful(report, undeclared_queues(wish, [each.queue for each in queues]))
         found = await asyncio.to_thread(compared, wish, live, gateway)
         report.unchanged = found.same
-        if not choice.replace:
+        if not replace:
             found.hold_back()
             report.held = found.held
             for draft, there in found.changed:
@@ -178,10 +171,9 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         found.new.groups |= gangs
         report.gangs = {name: each.min_available for name, each in gangs.items()}
         names = [limit_name(limit) for limit in wish.limits]
-        if choice.dry_run:
-            pods = found.new.pods
-            report.submitted = [Submitted(pod.namespace, pod.name, "", 0) for pod in pods]
-            if choice.replace:
+        if report.dry_run:
+            report.submitted = [Submitted(pod.namespace, pod.name, "", 0) for pod in found.new.pods]
+            if replace:
                 report.replaced = [f"{draft.namespace}/{draft.name}" for draft, _ in found.changed]
             report.ended = {f"{pod.namespace}/{pod.name}": 0 for pod in found.surplus}
             report.limits = {
@@ -196,17 +188,16 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         report.limits_unchanged = _but(names, report.limits)
         with bar("submitting", len(found.new.pods)) as tell:
             report.submitted = await append(ledger, found.new, basis=basis, progress=tell)
-        if choice.replace and found.changed:
+        if replace and found.changed:
             anew = await replace_pods(ledger, found.changed, wish.groups, basis=basis)
             report.submitted += anew
             report.replaced = [pod.full_name for pod in anew]
-        surplus = [(basis, pod) for pod in found.surplus]
-        report.ended = await end(ledger, surplus, "scaled down")
+        report.ended = await end(ledger, [(basis, pod) for pod in found.surplus], "scaled down")
         report.seconds = round(time.monotonic() - began, 3)
-        if choice.wait_s is not None:
+        if wait_s is not None:
             await _decided(
                 ledger, gateway, wish, report,
-                waiting=found.waiting, basis=basis, wait_s=choice.wait_s,
+                waiting=found.waiting, basis=basis, wait_s=wait_s,
             )  # fmt: skip
 
 
@@ -214,10 +205,7 @@ async def _decided(
     ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report, *,
     waiting: Sequence[PodAnswer], basis: int, wait_s: float,
 ) -> None:  # fmt: skip
-    """Wait until the submitted and the pending pods are decided, evictions included.
-
-    Live pods that are `waiting` at `basis` count too, so that a repeated submit reports the
-    same."""
+    """Wait until the submitted and the pending pods are decided, evictions included."""
     end = time.monotonic() + wait_s
     live = [Submitted(pod.namespace, pod.name, pod.uid, basis + 1) for pod in waiting]
     pods = [*report.submitted, *live]
@@ -345,8 +333,7 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
         for pod in report.submitted:
             at = f" at revision {pod.revision}" if pod.revision else ""
             made.add_row(pod.full_name, f"{would}submitted{at}")
-    shown = {*report.placed, *report.refused, *report.undecided}
-    for name in sorted({*report.unchanged} - shown):
+    for name in sorted({*report.unchanged} - {*report.placed, *report.refused, *report.undecided}):
         made.add_row(name, "unchanged: live already", style="dim")
     for name, said in report.changed.items():
         made.add_row(name, f"changed: {'; '.join(said)}", style="yellow")

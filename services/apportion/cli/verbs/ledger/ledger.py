@@ -1,8 +1,7 @@
 """`apportion ledger`: create, check, resize, archive and trim the stream.
 
 Invariants: `trim` drops only events that it has just read in the archive, and keeps what services
-need to start; see `runtime.jetstream.retention`. `enable` and `set-aside` refuse a change that
-would halt readers, unless forced."""
+need to start. `enable` and `set-aside` do not halt readers, unless forced."""
 
 import sys
 from collections import Counter
@@ -65,13 +64,6 @@ class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-class Archived(msgspec.Struct, frozen=True):
-    """What `apportion ledger archive --json` prints."""
-
-    file: str
-    revisions: int
-
-
 @click.group(epilog="Example:  apportion ledger check")
 def command() -> None:
     """Make, check, resize, archive or trim the ledger's stream, and say how it is read.
@@ -123,18 +115,19 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
 
     Nothing of the ledger is changed, and an archive may be as large as the ledger."""
 
-    async def copied(ledger: JetStreamLedger) -> Archived:
+    async def copied(ledger: JetStreamLedger) -> int:
         info = await jetstream.check_stream(ledger)
         with ArchiveWriter(file, stream=STREAM, created=info.created) as writer:
             if info.state.messages:
                 await read_to(ledger, info.state.last_seq, writer.add, start=info.state.first_seq)
-        return Archived(str(file), writer.revisions)
+        return writer.revisions
 
     try:
-        written = with_ledger(where.reach(), copied)
+        revisions = with_ledger(where.reach(), copied)
     except (ArchiveError, OSError) as error:
         raise NotFound(f"no archive written: {error}") from None
-    print_answer(written, f"{written.revisions} events in {written.file}", as_json=as_json)
+    body = {"file": str(file), "revisions": revisions}
+    print_answer(body, f"{revisions} events in {file}", as_json=as_json)
 
 
 def words_of(checked: Checked) -> str:
@@ -261,14 +254,6 @@ class Enabled(msgspec.Struct, frozen=True, omit_defaults=True):
     revisions: dict[str, int | None] = {}
 
 
-class SetAside(msgspec.Struct, frozen=True):
-    """What `set-aside --json` prints: each revision, and the one that sets it aside."""
-
-    revisions: dict[int, int | None]
-    by: str
-    reason: str
-
-
 @command.command(epilog="Example:  apportion ledger enable     apportion ledger enable PodPlaced@3")
 @click.argument("formats", nargs=-1, metavar="[EVENT@VERSION]...")
 @click.option("--all", "every", is_flag=True, help="All that this build writes.")
@@ -324,11 +309,11 @@ def set_aside(
     Exit codes: 0 done; 1 there is no such event, or it is needed; 3 the ledger cannot be reached.
     """
     who = person(by)
-    outcome = SetAside(run(_set_aside(where, revisions, who, reason, force=force)), who, reason)
+    written = run(_set_aside(where, revisions, who, reason, force=force))
     if as_json:
-        print_json(outcome)
+        print_json({"revisions": written, "by": who, "reason": reason})
         return
-    for revision, at in outcome.revisions.items():
+    for revision, at in written.items():
         say(f"revision {revision} is set aside, by revision {at}")
 
 
@@ -382,7 +367,6 @@ async def _enable(
 
 
 def _halting(readers: Sequence[ReaderThere], name: str, version: int) -> dict[str, int]:
-    """Count the readers by name that do not know the format."""
     return dict(Counter(each.name for each in readers if not each.knows(name, version)))
 
 

@@ -1,8 +1,7 @@
 """`apportion rebuild`: restore a lost ledger from the annotations of running pods.
 
-The binder annotates pods with their placements, so the cluster is a backup. Invariants: nothing is
-written to a ledger that has pods; each pod is adopted once, because a watcher writes the same
-event."""
+Invariants: nothing is written to a ledger that has pods; each pod is adopted once, because a
+watcher writes the same event."""
 
 import asyncio
 import contextlib
@@ -73,8 +72,7 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
     rebuilt = LedgerRebuilt(by=person(by), reason=reason[:TEXT_MAX], cluster="")
     schedulers = frozenset(given["schedulers"])
-    work = _rebuild(where.reach(), kube, rebuilt, schedulers, dry_run=given["dry_run"])
-    done = run(work)
+    done = run(_rebuild(where.reach(), kube, rebuilt, schedulers, dry_run=given["dry_run"]))
     if as_json:
         print_json(done)
         return
@@ -134,9 +132,9 @@ async def _rebuild(
 async def _found_in(
     kube: KubeChoice, state: State, schedulers: frozenset[str]
 ) -> tuple[str, tuple[PodAdopted, ...], tuple[str, ...]]:
-    """Return the URL, the adoptions and the names of pods without readable shares.
+    """Return the URL, the adoptions and the names of pods without known shares.
 
-    Raises Unreachable if the cluster does not answer or denies access."""
+    Raises Unreachable."""
     from apportion.runtime.kube.client import KubeRefused, KubeUnavailable, open_kube
     from apportion.runtime.kube.watch import pages
 

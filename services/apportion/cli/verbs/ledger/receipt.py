@@ -1,8 +1,7 @@
 """`apportion receipt`: sign the ledger, and prove one decision offline.
 
-`receipt write` needs the private key and read access, so it can run on a machine of someone else
-than the ledger's operator. Invariant: with --json, standard output is a whole document that can be
-piped to an append-only store."""
+`receipt write` may run on a machine that can only read the ledger. Invariant: with --json, standard
+output is a whole document that can be piped to an append-only store."""
 
 import asyncio
 import functools
@@ -64,14 +63,6 @@ receipts_option = click.option(
 )
 
 
-class Made(msgspec.Struct, frozen=True):
-    """What `receipt key --json` prints: two files, and the key's id."""
-
-    private: str
-    public: str
-    key: str
-
-
 class Shown(msgspec.Struct, frozen=True):
     """What `receipt check --json` prints."""
 
@@ -108,7 +99,7 @@ def key(*, as_json: bool, file: Path) -> None:
         raise NotFound(f"no key made: {error}") from None
     made = read_verifying_key(public)
     if as_json:
-        print_json(Made(str(file), str(public), made.id))
+        print_json({"private": str(file), "public": str(public), "key": made.id})
         return
     say(f"private: {file} (keep it; nobody else signs)")
     say(f"public:  {public} key {made.id} (publish it)")

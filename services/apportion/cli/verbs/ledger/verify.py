@@ -284,8 +284,7 @@ async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
     except LedgerHole as hole:
         verification.broken = True
         verification.auditor.found["gap"] += 1
-        revision = verification.auditor.state.revision + 1
-        verification.note([Violation(revision, "gap", str(hole))])
+        verification.note([Violation(verification.auditor.state.revision + 1, "gap", str(hole))])
 
 
 def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None:

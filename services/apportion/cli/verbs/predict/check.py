@@ -37,10 +37,7 @@ class NoteRow(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One document; `refused` is empty if it is accepted.
-
-    `asks` are the device requests by container, and `node` the distinct requests for other
-    resources."""
+    """One document, `refused` if not empty; `node` are requests beside devices."""
 
     source: str
     line: int
@@ -56,8 +53,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
     """A document that was not checked: its number in the file (from 1), and why.
 
-    `holds_pods` is true for an unknown controller, such as a TFJob, and false for other kinds, such
-    as a Service."""
+    `holds_pods` is true for an unknown controller, such as a TFJob."""
 
     source: str
     document: int
@@ -212,8 +208,7 @@ def _show(report: Report, sources: Iterable[str]) -> None:
         where = f"{row.source}:{row.line}" if row.line else row.source
         out.say(f"{where}  {row.name}".rstrip(), "bold")
         if isinstance(row, Skipped):
-            said = f"  skipped  document {row.document}: {row.why}"
-            out.say(said, "yellow")
+            out.say(f"  skipped  document {row.document}: {row.why}", "yellow")
         else:
             _show_known(row, out)
     taken = len(report.documents) - report.refused

@@ -1,6 +1,4 @@
-"""`apportion plan`: what would happen, tried with the engine on a copy of the state.
-
-The gateway computes it and appends nothing."""
+"""`apportion plan`: what would happen; computed by the gateway, which appends nothing."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -29,7 +27,6 @@ from apportion.core.workloads.reading import passed_over_words
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
 
-LINE_BYTES_MAX = 1 << 20
 DETAILED_MAX = 3  # more pods than this are shown without evidence
 STYLES = {"fits": "green", "not-now": "yellow", "never": "red", "unchanged": "dim"}
 EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
@@ -176,9 +173,7 @@ def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
-    """Print pods ahead of the manifest's, or else those that the plan leaves pending.
-
-    Pods with the same reason are one row with a count, which includes pods that are not named."""
+    """Print pods ahead of the manifest's, or else those that the plan leaves pending."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
     made = Rows("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",

@@ -119,7 +119,6 @@ async def _of_kubernetes(choice: KubeChoice) -> KubeFacts | None:
 
 
 def _together(facts: Facts, theirs: DoctorAnswer | None) -> DoctorAnswer:
-    """Merge our own checks with the gateway's, in the order of `CHECKS`."""
     found = {check.id: check for check in theirs.checks} if theirs else {}
     for check in examined(facts):
         unseen = facts.ledger is None or facts.ledger.sync_always is None

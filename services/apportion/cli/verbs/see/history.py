@@ -98,7 +98,6 @@ def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
 
 
 def _story(gateway: Gateway, place: tuple[str, ...], query: dict[str, Any]) -> Story:
-    """Return all pages of the object's history. Raises NotFound."""
     pages = list(gateway.pages("history", *place, answer=HistoryPage, query=query))
     items = [row for page in pages for row in page.items]
     return Story(pages[-1].revision, place[0].removesuffix("s"), items)

@@ -1,7 +1,7 @@
 """`apportion report`: what was granted and used, and its cost.
 
-The gateway answers if it can; reports with own prices or archives, and CSV, are computed here from
-the ledger. Invariant: options are checked before the ledger is read."""
+The gateway answers if it can; reports with own prices or archives, and CSV, are computed here.
+Invariant: options are checked before the ledger is read."""
 
 import contextlib
 import sys
@@ -123,9 +123,7 @@ def _answer(
 def read_report(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
-    """Compute the answer here; text for csv and focus. `given` are the options.
-
-    Raises NotFound, Wrong, Unreachable, Outdated."""
+    """Compute the answer, or text for csv and focus, here. Raises as the verb ends."""
     prices: Path | None = given["prices"]
     if prices is None and (report == "cost" or form == "focus"):
         raise click.UsageError("give --prices FILE: what an hour of a card costs, by model")

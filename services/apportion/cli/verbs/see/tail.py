@@ -1,7 +1,6 @@
 """`apportion tail`: the ledger's events in words, straight from NATS.
 
-Invariant: a time that means yesterday, or is outside of the ledger, is reported, so that a wrong
-time does not look like a quiet one."""
+Invariant: a time that means yesterday, or is outside of the ledger, is reported."""
 
 from __future__ import annotations
 
@@ -156,7 +155,7 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
 async def _unless_turned_away(
     ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], where: Where, reach: Reach
 ) -> None:
-    """Follow until the end, a refused login or a move. Raises LedgerError, _Moved."""
+    """Follow to the end, a refused login or a move. Raises LedgerError, _Moved."""
     following = asyncio.ensure_future(followed)
     turned_away = asyncio.ensure_future(ledger.wire.turned_away())
     saying = asyncio.ensure_future(_say_unanswered(ledger.wire, where, reach))
@@ -234,9 +233,8 @@ def _in_words(teller: Teller) -> Show:
 class SubmittedNames:
     """Looks up names of pods that were submitted before the first event shown.
 
-    Events have a pod's uid only. Within a `with`, it uses its own connection and thread. Invariant:
-    the reader waits for each name, so records do not pile up; after a failure no more names are
-    asked for."""
+    It uses its own connection and thread. Invariant: the reader waits for each name, so records do
+    not pile up; after a failure no more names are asked for."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
@@ -260,7 +258,6 @@ class SubmittedNames:
         self._thread.join(ANSWER_S)
 
     def _find(self, uid: str) -> str:
-        """Return `namespace/name`, or an empty string if unknown."""
         if not self._answers:
             return ""
         asked = asyncio.run_coroutine_threadsafe(self._ask(uid), self._loop)
@@ -275,8 +272,7 @@ class SubmittedNames:
         if self._ledger is None:
             self._ledger = await client.connect(self._where.reach(), name="apportion cli names")
             self._rules = await stream.read_rules(self._ledger.wire)
-        subject = f"{SUBJECT_PREFIX}workload.{token(uid)}"
-        oldest = {"seq": 1, "next_by_subj": subject}
+        oldest = {"seq": 1, "next_by_subj": f"{SUBJECT_PREFIX}workload.{token(uid)}"}
         stored = await stream.read_stored(self._ledger.wire, oldest)
         with contextlib.suppress(EventError):
             event = stored and self._rules.read(stored.seq, stored.subject, stored.data)
@@ -293,11 +289,9 @@ class Span(NamedTuple):
     closed: bool
 
     async def revisions(self, ledger: JetStreamLedger) -> tuple[int, int | None]:
-        """Return the first revision, and the last if one was named.
+        """Return the first revision, which may be the next to come, and the last if named.
 
-        The first may be the next to come, for scripts that resume. Times are printed with their
-        revisions on standard error. Raises Wrong if the ledger has no such revisions,
-        LedgerError."""
+        Prints the revisions of times on standard error. Raises Wrong, LedgerError."""
         last = await ledger.last_revision()
         now = datetime.now(UTC)
         begin = last + 1

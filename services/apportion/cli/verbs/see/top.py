@@ -277,8 +277,7 @@ SORTS: Final[tuple[tuple[str, Callable[[DeviceAnswer], Any]], ...]] = (
 class View:
     """Which devices are shown; while `typing`, keys go to the filter.
 
-    Pure, so that it can be tested without a terminal. Invariant: it shows a window into the
-    filtered devices, never beyond their end."""
+    Invariant: it shows a window into the filtered devices, never beyond their end."""
 
     sort: int = 0
     filter: str = ""

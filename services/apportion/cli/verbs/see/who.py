@@ -62,7 +62,7 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     detail: NodeDetail | None = None
     with suppress(NotFound):
         detail = gateway.ask("nodes", node, answer=NodeDetail, query=moment) if node else None
-    index = index_of(detail)
+    index = {(each.node, each.device): each.index for each in detail.devices} if detail else {}
     items = by_card(page.items, index)
     if since:
         meant = gateway.ask("moment", answer=MomentAnswer, query={"at": page.since})
@@ -77,11 +77,6 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
         console(stderr=True).print(f"nobody held anything of {target} {held}")
     for line in _troubles(detail, target):
         console(stderr=True).print(line, soft_wrap=True)
-
-
-def index_of(detail: NodeDetail | None) -> Index:
-    """Return the index of each device on its node."""
-    return {(each.node, each.device): each.index for each in detail.devices} if detail else {}
 
 
 def _troubles(detail: NodeDetail | None, target: str) -> Iterator[Text]:

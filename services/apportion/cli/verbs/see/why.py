@@ -65,7 +65,6 @@ def with_evictions(gateway: Gateway, why: Why) -> Why:
 
 
 def _beside_it(why: Why) -> Iterator[str]:
-    """Yield breaches, the gang, evictions for it and its predecessor, a line each."""
     for each in why.breaches:
         often = f"; {each.times:,} times since it was placed" if each.times > 1 else ""
         yield f"share breached: {each.sentence}, at revision {each.revision} ({each.time}){often}"

@@ -1,7 +1,7 @@
 """`apportion user add | list | revoke | begin`: who may connect, without a cluster.
 
-It is for the server of this machine's `up`, or of docker-compose.yml. Invariant: if `up` runs here,
-its server has applied the change when the verb ends, and revoked users are disconnected."""
+Invariant: if `up` runs here, its server has applied the change when the verb ends, and revoked
+users are disconnected."""
 
 import shlex
 from pathlib import Path
@@ -149,8 +149,7 @@ def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -
     if as_json:
         print_json(Known(member.role, member.name, member.nodes, key, obeyed))
         return
-    text = f"{member.role} {member.name} {what}{f', by the key in {key}' if key else ''}"
-    say(text)
+    say(f"{member.role} {member.name} {what}{f', by the key in {key}' if key else ''}")
     if key:
         try:
             known = load_credentials(users.folder)
