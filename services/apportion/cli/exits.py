@@ -1,15 +1,4 @@
-"""Exit codes: one for each way in which a verb can end.
-
-    0   done
-    1   something was refused or not found; the rest was done
-    2   wrong usage
-    3   the ledger or the gateway is unreachable, or denies access
-    4   a newer build wrote something that this one cannot read: upgrade
-    5   not now: the planned or drained pods would be pending
-    6   never: a planned pod cannot fit on this fleet
-    70  internal error
-    78  invalid service setting
-    130 interrupted by Ctrl-C
+"""Exit codes: one for each way in which a verb can end; 0 if all was done.
 
 Invariant: a user sees a traceback only with APPORTION_TRACEBACK=1."""
 
@@ -22,14 +11,14 @@ import click
 if TYPE_CHECKING:
     from apportion.core.answers.reads import ErrorAnswer
 
-REFUSED = 1
-USAGE = 2
-UNREACHABLE = 3
-OUTDATED = 4
-NOT_NOW = 5
-NEVER = 6
-INTERNAL = 70
-INTERRUPTED = 130  # as shells report SIGINT
+REFUSED = 1  # something was refused or not found; the rest was done
+USAGE = 2  # wrong usage
+UNREACHABLE = 3  # the ledger or the gateway is unreachable, or denies access
+OUTDATED = 4  # a newer build wrote something that this one cannot read: upgrade
+NOT_NOW = 5  # the planned or drained pods would be pending
+NEVER = 6  # a planned pod cannot fit on this fleet
+INTERNAL = 70  # internal error; a service ends with 78 on an invalid setting
+INTERRUPTED = 130  # by Ctrl-C, as shells report SIGINT
 
 
 class NotFound(click.ClickException):

@@ -47,8 +47,9 @@ class Screen(Console):
 
     def print(self, *objects: Any, **how: Any) -> None:
         """As rich, but rows wider than the terminal continue on the next line."""
-        crop = not any(isinstance(each, Rows) for each in objects)
-        super().print(*objects, **{"crop": crop, **how})
+        super().print(
+            *objects, **{"crop": not any(isinstance(each, Rows) for each in objects), **how}
+        )
 
     def render_str(self, text: str, **how: Any) -> Text:
         """As rich, but escaped."""

@@ -166,20 +166,11 @@ def node_state(node: NodeAnswer) -> Text:
 def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
     """One row per device; `wide` shows the whole id."""
     amounts = ("MEMORY FREE", "CORES FREE", "SLOTS FREE")
-    made = Rows(
-        "NODE",
-        "#",
-        "DEVICE",
-        "MODEL",
-        "MODE",
-        *amounts,
-        "STATE",
-        "PODS",
-        *(("FAMILY", "NUMA") if look.wide else ()),
-        right=("#", *amounts, "NUMA"),
-        wraps=("MODEL", "STATE", "PODS"),
-        drops=() if look.wide else ("MODE", "SLOTS FREE", "CORES FREE", "MODEL"),
-    )
+    more = ("FAMILY", "NUMA") if look.wide else ()
+    drops = () if look.wide else ("MODE", "SLOTS FREE", "CORES FREE", "MODEL")
+    made = Rows("NODE", "#", "DEVICE", "MODEL", "MODE", *amounts, "STATE", "PODS", *more,
+                right=("#", *amounts, "NUMA"), wraps=("MODEL", "STATE", "PODS"),
+                drops=drops)  # fmt: skip
     for device in items:
         made.add_row(
             device.node, str(device.index),

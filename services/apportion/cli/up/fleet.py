@@ -98,9 +98,7 @@ def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
         write_whole(nodes_file(data), fleet.text)
     if before is None:
         if samples:
-            (data / KEPT / _NO_SAMPLES).unlink(
-                missing_ok=True
-            )  # left by a run killed before the name was written
+            (data / KEPT / _NO_SAMPLES).unlink(missing_ok=True)  # left by a run that was killed
         else:
             write_whole(data / KEPT / _NO_SAMPLES, b"")
         write_whole(data / KEPT / _NAME, fleet.name.encode())

@@ -76,12 +76,13 @@ class Up:
         self._any_port = HeldPort()
         self._telling: asyncio.Task[None] | None = None
         self._gateway = f"127.0.0.1:{wanted.port}"
+
+        def changed() -> None:
+            url, pids = f"http://{self._gateway}", self._supervisor.pids()
+            write_connection(wanted.data, Connection(gateway=url, processes=pids))
+
         self._supervisor = Supervisor(
-            wanted.data,
-            wanted.nats_port,
-            fork_server,
-            say=self._out.say,
-            changed=self._write_connection,
+            wanted.data, wanted.nats_port, fork_server, say=self._out.say, changed=changed
         )
 
     async def run(self) -> int:
@@ -173,27 +174,18 @@ class Up:
                 self._out.say(NO_SAMPLES)
         past, monitor = str(wanted.data / "past"), server.monitor_url
         gateway = ("--listen", self._gateway, "--past", past, "--monitor", monitor)
-        for name, arguments in (
-            ("intake", ()),
-            ("agent", wanted.agent),
-            ("scheduler", ()),
-            ("binder", ()),
-            ("gateway", gateway),
-        ):
-            self._start_service(name, arguments)
+        self._start_service("intake")
+        self._start_service("agent", wanted.agent)
+        self._start_service("scheduler")
+        self._start_service("binder")
+        self._start_service("gateway", gateway)
         with self._out.status("starting intake, agent, scheduler, binder, gateway"):
             await supervisor.ready()
 
-    def _start_service(self, name: str, arguments: tuple[str, ...]) -> None:
+    def _start_service(self, name: str, arguments: tuple[str, ...] = ()) -> None:
         log = self._wanted.data / "logs" / f"{name}.log"
         environment = self._supervisor.server.credentials.environment_for(name)
         self._supervisor.start(Child(name, arguments, environment, log))
-
-    def _write_connection(self) -> None:
-        connection = Connection(
-            gateway=f"http://{self._gateway}", processes=self._supervisor.pids()
-        )
-        write_connection(self._wanted.data, connection)
 
     async def _tell_freezes(self) -> None:
         """Print when and why placements freeze, and when they resume.

@@ -77,7 +77,6 @@ class Child:
     log: Path
     process: Forked | None = None
     health: HeldPort = field(default_factory=HeldPort)
-    ready: bool = False
 
     def log_tail(self) -> str:
         """Return the end of its log."""
@@ -196,7 +195,7 @@ class Supervisor:
                 continue
             code = await process.wait()
             self._tell_sentinel(f"-{process.pid}\n")
-            child.process, child.ready = None, False
+            child.process = None
             if code == EXIT_CONFIG and not self._settled:
                 raise UpFailed(f"the {child.name} did not start; {child.log_tail()}")
             failures = 0 if time.monotonic() - began > SETTLED_S else failures + 1
@@ -231,7 +230,6 @@ class Supervisor:
             raise UpFailed(
                 f"the {child.name} is not ready after {READY_TIMEOUT_S:g} s; {child.log_tail()}"
             ) from None
-        child.ready = True
 
     async def _end(self, child: Child) -> None:
         process = child.process

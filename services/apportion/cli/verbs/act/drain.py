@@ -137,13 +137,12 @@ def command(
     if not (reason.strip() or dry_run):
         raise click.UsageError(SAY_WHY)
     kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
-    asked = Order("", "", person(by), reason, timeout_s, force, kube)
     report = Report(target=target)
     began = time.monotonic()
     try:
         basis, node, device = find(where, target)
         report.target = device or node
-        order = msgspec.structs.replace(asked, node=node, device=device)
+        order = Order(node, device, person(by), reason, timeout_s, force, kube)
         run(_drain(where, order, report, basis=basis, dry_run=dry_run))
     except KeyboardInterrupt:
         report.stopped = BY_HAND
@@ -179,8 +178,7 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         if not report.revision:
 
             async def cordon() -> None:
-                appended = await write(where.reach(), data, basis=basis)
-                report.revision = appended.revision or 0
+                report.revision = (await write(where.reach(), data, basis=basis)).revision or 0
 
             await to_its_end(cordon())
         basis = max(basis, report.revision)
@@ -473,8 +471,7 @@ def _tell_plan(report: Report) -> None:
             f"{words.many(here, 'pod')} of {report.target} would be moved, and "
             f"{words.many(along, 'pod')} of {whose} with {whom}"
         )
-    would = f"; {waits} of {len(report.left)} would have no place" if waits else ""
-    out.say(said + would)
+    out.say(said + (f"; {waits} of {len(report.left)} would have no place" if waits else ""))
     if report.instead:
         verb = "waits" if len(report.instead) == 1 else "wait"
         said = f"{words.many(len(report.instead), 'pod')} that {verb} now would be placed instead"

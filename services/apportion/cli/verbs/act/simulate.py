@@ -163,8 +163,7 @@ def said_by_agent(device: DeviceAnswer) -> str:
         return ""
     from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow and rarely needed
 
-    marked = device.health_reason in {MARKED_UNHEALTHY, UNNAMED}
-    return "" if marked else device.health_reason
+    return "" if device.health_reason in {MARKED_UNHEALTHY, UNNAMED} else device.health_reason
 
 
 def _obeyed(where: Where, node: str, order: Order) -> None:

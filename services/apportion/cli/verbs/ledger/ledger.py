@@ -204,10 +204,30 @@ def trim(
     Keep the archive: `apportion verify --before ARCHIVE` reads it and the ledger as one chain."""
     given = Reach(bootstrap_nats, bootstrap_key) if bootstrap_nats else None
     dropping = None if dry_run else given or where.reach("bootstrap")
+
+    async def trimmed() -> Trimmed | CannotDrop:
+        async with open_ledger(where.reach()) as ledger:
+            try:
+                found = await droppable(
+                    ledger, archive, at_most=last or END, older_than_s=older_than_s
+                )
+            except CannotDrop as cannot:
+                return cannot
+            beginning = await Snapshots(ledger.wire).beginning_behind(found.last)
+        count = max(found.last - found.first + 1, 0)
+        if count and dropping:
+            # First store the snapshot that the rest begins with, where only bootstrap writes.
+            async with open_ledger(dropping, checked=False) as ledger:
+                if beginning is not None:
+                    info = await stream.check(ledger.wire)
+                    snapshots = Snapshots(ledger.wire)
+                    await snapshots.create(replicas=info.config["num_replicas"])
+                    await snapshots.begin_with(beginning)
+                await stream.drop(ledger.wire, last=found.last)
+        return Trimmed(count, max(found.first, found.last + 1), found.because)
+
     try:
-        outcome = run(
-            _trim(where.reach(), dropping, archive, at_most=last or END, older_than_s=older_than_s)
-        )
+        outcome = run(trimmed())
     except (ArchiveError, OSError) as error:
         raise NotFound(f"nothing dropped: {error}") from None
     if isinstance(outcome, CannotDrop):
@@ -215,28 +235,6 @@ def trim(
     verb = "could be dropped" if dry_run else "dropped"
     text = f"{outcome.dropped} revisions {verb}; the ledger begins at {outcome.first_revision}"
     print_answer(outcome, f"{text} (not more, for {outcome.because})", as_json=as_json)
-
-
-async def _trim(
-    reading: Reach, dropping: Reach | None, archive: Path, *, at_most: int, older_than_s: float
-) -> Trimmed | CannotDrop:
-    async with open_ledger(reading) as ledger:
-        try:
-            found = await droppable(ledger, archive, at_most=at_most, older_than_s=older_than_s)
-        except CannotDrop as cannot:
-            return cannot
-        beginning = await Snapshots(ledger.wire).beginning_behind(found.last)
-    count = max(found.last - found.first + 1, 0)
-    if count and dropping:
-        # First store the snapshot that the rest begins with, where only bootstrap writes.
-        async with open_ledger(dropping, checked=False) as ledger:
-            if beginning is not None:
-                info = await stream.check(ledger.wire)
-                snapshots = Snapshots(ledger.wire)
-                await snapshots.create(replicas=info.config["num_replicas"])
-                await snapshots.begin_with(beginning)
-            await stream.drop(ledger.wire, last=found.last)
-    return Trimmed(count, max(found.first, found.last + 1), found.because)
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -308,12 +306,30 @@ def set_aside(
 
     Exit codes: 0 done; 1 there is no such event, or it is needed; 3 the ledger cannot be reached.
     """
-    who = person(by)
-    written = run(_set_aside(where, revisions, who, reason, force=force))
+    who, chosen = person(by), list(dict.fromkeys(revisions))
+
+    async def written() -> dict[int, int | None]:
+        async with open_ledger(where.reach()) as ledger:
+            rules = await stream.read_rules(ledger.wire)
+            last = await ledger.last_revision()
+            for revision in chosen:
+                await _check(ledger, rules, revision, force=force)
+            # In a trimmed ledger, readers restart from a snapshot before that revision.
+            first, earliest = await ledger.first_revision(), min(chosen)
+            stored = await Snapshots(ledger.wire).stored() if first > 1 else []
+            if first > 1 and not any(first - 1 <= each.revision < earliest for each in stored):
+                raise NotFound(
+                    f"the ledger begins at {first}, and no snapshot is from before {earliest}: "
+                    "nobody could begin anew without it"
+                )
+        data = [RevisionSetAside(revision=each, by=who, reason=reason) for each in chosen]
+        return dict(zip(chosen, await write_all(where.reach(), data, basis=last), strict=True))
+
+    outcome = run(written())
     if as_json:
-        print_json({"revisions": written, "by": who, "reason": reason})
+        print_json({"revisions": outcome, "by": who, "reason": reason})
         return
-    for revision, at in written.items():
+    for revision, at in outcome.items():
         say(f"revision {revision} is set aside, by revision {at}")
 
 
@@ -373,28 +389,6 @@ def _halting(readers: Sequence[ReaderThere], name: str, version: int) -> dict[st
 def _counted(halts: dict[str, int]) -> str:
     named = [f"{name} ({count})" if count > 1 else name for name, count in sorted(halts.items())]
     return listed(named, _SHOWN)
-
-
-async def _set_aside(
-    where: Where, revisions: Sequence[int], by: str, reason: str, *, force: bool
-) -> dict[int, int | None]:
-    chosen = list(dict.fromkeys(revisions))
-    async with open_ledger(where.reach()) as ledger:
-        rules = await stream.read_rules(ledger.wire)
-        last = await ledger.last_revision()
-        for revision in chosen:
-            await _check(ledger, rules, revision, force=force)
-        # In a trimmed ledger, readers restart from a snapshot before that revision.
-        first, earliest = await ledger.first_revision(), min(chosen)
-        stored = await Snapshots(ledger.wire).stored() if first > 1 else []
-        if first > 1 and not any(first - 1 <= each.revision < earliest for each in stored):
-            raise NotFound(
-                f"the ledger begins at {first}, and no snapshot is from before {earliest}: nobody "
-                "could begin anew without it"
-            )
-    data = [RevisionSetAside(revision=each, by=by, reason=reason) for each in chosen]
-    written = await write_all(where.reach(), data, basis=last)
-    return dict(zip(chosen, written, strict=True))
 
 
 async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force: bool) -> None:

@@ -129,13 +129,9 @@ def write(
     try:
         receipts, clock = Receipts(folder), SystemClock()
         signing = functools.partial(
-            sign,
-            receipts=receipts,
-            key=read_signing_key(key_file),
-            known=read_keys(known_files),
-            time=lambda: rfc3339(clock.now()),
-            tell=progress(0),
-        )
+            sign, receipts=receipts, key=read_signing_key(key_file), known=read_keys(known_files),
+            time=lambda: rfc3339(clock.now()), tell=progress(0),
+        )  # fmt: skip
         with receipts.alone():
             run(_write(where.reach(), signing, every_s=every_s, as_json=as_json))
     except BlockingIOError:

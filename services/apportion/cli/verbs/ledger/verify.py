@@ -249,8 +249,9 @@ async def _verify_ledger(
                         f"--before: {archive} is of the ledger made at {created}, not at "
                         f"{info.created}"
                     )
-            said = [*read_said(before), *await stream.read_said(ledger.wire)]
-            state = State(rules=rules_of(said))
+            state = State(
+                rules=rules_of([*read_said(before), *await stream.read_said(ledger.wire)])
+            )
         else:
             # Before the start, or else the oldest snapshot left.
             first = info.state.first_seq
@@ -277,8 +278,7 @@ async def _verify_ledger(
 async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
     start = verification.auditor.state.revision + 1
     try:
-        subscription = await ledger.follow(verification.take, start=start)
-        await subscription.join()
+        await (await ledger.follow(verification.take, start=start)).join()
     except _Done:
         return
     except LedgerHole as hole:

@@ -149,12 +149,13 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
     for each in checked(document.content, config):
         source, line, name = document.source, document.parsed.line, each.name
         if each.passed_over or not each.known:
-            kept = "holds pods, and its kind is not known here: check the pods that it makes"
-            why = "is neither a workload nor a limit" if each.passed_over else kept
-            report.skipped.append(
-                Skipped(source=source, document=document.parsed.number, line=line, name=name,
-                        holds_pods=not each.passed_over, why=why)
+            why = "holds pods, and its kind is not known here: check the pods that it makes"
+            skipped = Skipped(
+                source=source, document=document.parsed.number, line=line, name=name,
+                holds_pods=not each.passed_over,
+                why="is neither a workload nor a limit" if each.passed_over else why,
             )  # fmt: skip
+            report.skipped.append(skipped)
             continue
         if each.error is not None:
             line = document.problem(each.error).line or line
@@ -166,18 +167,13 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
             for pod in each.pods
             for ask in (*pod.shape.asks, *pod.borrowing)
         }
+        notes = (NoteRow(*note, line=document.parsed.line_of(note.field)) for note in each.notes)
         row = Row(
-            source=source,
-            line=line,
-            name=name,
-            pods=len(each.pods),
+            source=source, line=line, name=name, pods=len(each.pods), asks=tuple(asks),
             dialect=", ".join(dict.fromkeys(pod.dialect for pod in each.pods)),
-            asks=tuple(asks),
             node=tuple(dict.fromkeys(words for pod in each.pods if (words := _of_node(pod)))),
-            notes=tuple(
-                NoteRow(*note, line=document.parsed.line_of(note.field)) for note in each.notes
-            ),
-        )
+            notes=tuple(notes),
+        )  # fmt: skip
         report.documents.append(row)
 
 

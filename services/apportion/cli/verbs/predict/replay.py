@@ -207,8 +207,7 @@ def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fal
                 scale = f"{most:,.4g}" if number == 0 else ("0" if number == HEIGHT - 1 else "")
                 out.print(plain(f"{scale:>{SCALE_CELLS - 1}} {line}"), style=COLOURS[name])
     out.say(saved(answer))
-    baseline = OF_A_CHANGE if answer.changes else AT_ONCE
-    out.say(baseline, "dim", folds=True)
+    out.say(OF_A_CHANGE if answer.changes else AT_ONCE, "dim", folds=True)
 
 
 def difference(before: float, after: float, unit: str) -> str:

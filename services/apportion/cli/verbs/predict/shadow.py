@@ -71,8 +71,9 @@ def command(
 
     if follow:
         click.echo(FOLLOWS, err=True)  # it may be silent for long
-    asked = Asked(begin=begin, end=end, archives=archives)
-    answer = shadowed(where, asked, see if follow else None)
+    answer = shadowed(
+        where, Asked(begin=begin, end=end, archives=archives), see if follow else None
+    )
     if answer is None:
         return
     if as_json:

@@ -76,15 +76,14 @@ def command(
             raise Unreachable(f"{ledger_problem}; {gateway_problem}")
         # Without `up`, both are missing for the same reason.
         raise Unreachable(f"{ledger_problem}; the gateway too: --gateway URL or {GATEWAY_ENV}")
+    now = SystemClock().now()
     facts = Facts(
-        ledger=ledger,
-        ledger_problem=ledger_problem,
-        gateway_problem=gateway_problem,
+        ledger=ledger, ledger_problem=ledger_problem, gateway_problem=gateway_problem,
         not_let_in=isinstance(silence, NotLetIn),
-        archives=archive_facts(archives, now=SystemClock().now()) if archives else None,
-        receipts=receipt_facts(receipts, now=SystemClock().now()) if receipts else None,
+        archives=archive_facts(archives, now=now) if archives else None,
+        receipts=receipt_facts(receipts, now=now) if receipts else None,
         kube=asyncio.run(_of_kubernetes(kube_choice(**kube))),
-    )
+    )  # fmt: skip
     answer = _together(facts, theirs)
     print_answer(answer, lambda: _show(answer), as_json=as_json)
     if any(check.state == "broken" for check in answer.checks):

@@ -84,40 +84,35 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
         given["by"] = by_of(given["by"])
     except WrongBy as error:
         raise click.UsageError(f"--{error}") from None
-    answer = _answer(where, report, "json" if as_json else form, given)
+    form = "json" if as_json else form
+    # The gateway has its own prices, but takes no account to bill.
+    billed = form == "focus" and given["account"] == ACCOUNT
+    of_gateway = form in {"table", "json"} or billed or (report == "cost" and form != "focus")
+    own = given["prices"] or given["archives"] or (where.nats and not where.gateway)
+    gateway: Gateway | None = None
+    if of_gateway and not own:
+        with contextlib.suppress(Unreachable):
+            gateway = Gateway(where.gateway_url(), timeout_s=TIMEOUT_S)
+    options = {"by": str(given["by"]), "from": given["start"], "to": given["end"],
+               "step": given["step"]}  # fmt: skip
+    query = {name: value for name, value in options.items() if value}
+    answer: ReportAnswer | IdleAnswer | str
+    if gateway is None:
+        answer = read_report(where, report, form, given)
+    elif form in {"csv", "focus"}:
+        answer = gateway.text("report", report, query=query | {"format": form})
+    elif report == "idle":
+        answer = gateway.ask("report", report, answer=IdleAnswer, query=query)
+    else:
+        answer = gateway.ask("report", report, answer=ReportAnswer, query=query)
     if isinstance(answer, str):
         sys.stdout.write(answer)
-    elif as_json or form == "json":
+    elif form == "json":
         print_json(answer)
     elif isinstance(answer, IdleAnswer):
         show_idle(answer)
     else:
         show_report(answer)
-
-
-def _answer(
-    where: Where, report: str, form: str, given: Mapping[str, Any]
-) -> ReportAnswer | IdleAnswer | str:
-    # The gateway has its own prices, but takes no account to bill.
-    billed = form == "focus" and given["account"] == ACCOUNT
-    of_gateway = form in {"table", "json"} or billed or (report == "cost" and form != "focus")
-    ledger_alone = where.nats and not where.gateway
-    url = ""
-    if of_gateway and not (given["prices"] or given["archives"] or ledger_alone):
-        with contextlib.suppress(Unreachable):
-            url = where.gateway_url()
-    if not url:
-        return read_report(where, report, form, given)
-    query = {
-        "by": str(given["by"]), "from": given["start"], "to": given["end"], "step": given["step"],
-    }  # fmt: skip
-    query = {name: value for name, value in query.items() if value}
-    gateway = Gateway(url, timeout_s=TIMEOUT_S)
-    if form in {"csv", "focus"}:
-        return gateway.text("report", report, query=query | {"format": form})
-    if report == "idle":
-        return gateway.ask("report", report, answer=IdleAnswer, query=query)
-    return gateway.ask("report", report, answer=ReportAnswer, query=query)
 
 
 def read_report(
@@ -129,15 +124,10 @@ def read_report(
         raise click.UsageError("give --prices FILE: what an hour of a card costs, by model")
     try:
         asked = Asked(
-            report=report,
-            by=given["by"],
-            start=given["start"],
-            end=given["end"],
-            step=given["step"],
-            prices=read_prices(prices) if prices else None,
-            archives=given["archives"],
-            account=given["account"],
-        )
+            report=report, by=given["by"], start=given["start"], end=given["end"],
+            step=given["step"], prices=read_prices(prices) if prices else None,
+            archives=given["archives"], account=given["account"],
+        )  # fmt: skip
         return run(_made(where, asked, form))
     except PeriodError as error:
         raise Wrong(f"--{error}; {error.fix}") from None

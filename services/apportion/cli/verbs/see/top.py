@@ -180,21 +180,15 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
             " ".join(dict.fromkeys(short_name(h.namespace, h.pod) for h in device.holders))
         )
         pods.no_wrap, pods.overflow = True, "ellipsis"  # cut at the edge of the screen
+        memory = f" {memory_used / 1024:.0f}/{device.memory_mib / 1024:.0f}"
+        cores = bar(cores_used, device.cores).append(f" {cores_used}")
         made.add_row(
-            device.node if device.node != node else "",
-            str(device.index),
-            device.model.removeprefix("NVIDIA "),
-            device.mode,
-            bar(memory_used, device.memory_mib).append(
-                f" {memory_used / 1024:.0f}/{device.memory_mib / 1024:.0f}"
-            ),
-            plain("-")
-            if device.mode == "mig"
-            else bar(cores_used, device.cores).append(f" {cores_used}"),
-            f"{device.slots - device.slots_free}/{device.slots}",
-            state,
-            pods,
-        )
+            device.node if device.node != node else "", str(device.index),
+            device.model.removeprefix("NVIDIA "), device.mode,
+            bar(memory_used, device.memory_mib).append(memory),
+            plain("-") if device.mode == "mig" else cores,
+            f"{device.slots - device.slots_free}/{device.slots}", state, pods,
+        )  # fmt: skip
         node = device.node
     return made
 
