@@ -1,7 +1,6 @@
 """The root of the command line: a table of verbs, each imported only when it runs.
 
-The command line depends on no service. Invariant: `apportion --help` imports nothing heavy but
-click."""
+Invariant: no service is imported, and for `apportion --help` nothing heavy but click."""
 
 import importlib
 import os

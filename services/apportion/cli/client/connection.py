@@ -1,8 +1,7 @@
 """Find the ledger and the gateway, as given or from a running `apportion up`.
 
-`up` keeps its data in one folder: the ledger, all passwords (`credentials.json`) and, while it
-runs, `connection.json`. Invariant: an explicit address wins, and is printed without its
-password."""
+`up` keeps in one folder the ledger, its passwords (`credentials.json`) and `connection.json`.
+Invariant: an explicit address wins, and is printed without its password."""
 
 import functools
 import os
@@ -171,13 +170,14 @@ def _where(*options: Option) -> Option:
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def wrapped(**given: Any) -> None:
+            keys = {
+                name: given.pop(name, None) for name in ("nats_key", "nats_token", "ledger_key")
+            }
             where = Where(
                 data=given.pop("data") or default_data(),
                 nats=given.pop("nats", "") or os.environ.get(NATS_ENV, ""),
                 gateway=given.pop("gateway", "") or os.environ.get(GATEWAY_ENV, ""),
-                nats_key=given.pop("nats_key", None),
-                nats_token=given.pop("nats_token", None),
-                ledger_key=given.pop("ledger_key", None),
+                **keys,
             )
             command(where=where, **given)
 

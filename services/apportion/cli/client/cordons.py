@@ -1,7 +1,6 @@
 """Cordons as the ledger has them, for `cordon`, `uncordon` and `drain`.
 
-Invariant: whether a cordon exists is read at the ledger's end, because a stale gateway could report
-a node as closed that is open."""
+Invariant: cordons are read as of the ledger's end, because a stale gateway may miss changes."""
 
 import asyncio
 
@@ -31,9 +30,7 @@ async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordone
 
 
 async def node_now(where: Where, node: str) -> NodeDetail:
-    """Return the node as of the ledger's end.
-
-    Raises LedgerError, NotFound, Unreachable."""
+    """Return the node as of the ledger's end. Raises LedgerError, NotFound, Unreachable."""
     now = await by_now(where.reach())
     gateway = Gateway(where.gateway_url())
     return await asyncio.to_thread(lambda: gateway.ask("nodes", node, answer=NodeDetail, query=now))

@@ -51,9 +51,7 @@ class Unanswered(Unreachable):
 
 
 class Gateway:
-    """One gateway, over one connection that is reopened after it was closed.
-
-    A gateway that is still replaying the ledger is retried for `patience_s`."""
+    """One gateway, over one connection; retried for `patience_s` while it is replaying."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
@@ -97,9 +95,7 @@ class Gateway:
         self._open(url)
 
     def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
-        """Return the answer at `path`, whose parts are quoted here.
-
-        Raises NotFound, Wrong or Unreachable, depending on the gateway's answer."""
+        """Return the answer at `path`. Raises NotFound, Wrong or Unreachable."""
         if "" in path:
             raise Wrong("a name is empty; `apportion get pods` and `get nodes` list what there is")
         body = self._get_in_time(path, query or {})
@@ -146,9 +142,7 @@ class Gateway:
     def post_for_lines(
         self, *path: str, body: Answer, query: Mapping[str, object] | None = None
     ) -> Iterator[bytes]:
-        """Post `body` and yield the lines of JSON of the answer as they arrive.
-
-        Raises NotFound, Wrong or Unreachable, depending on the gateway's answer."""
+        """Post `body`; yield lines of JSON. Raises NotFound, Wrong or Unreachable."""
         target = _target(path, query)
         data = msgspec.json.encode(body)
         if len(data) > REQUEST_BYTES_MAX:

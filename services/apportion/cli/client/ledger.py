@@ -1,7 +1,6 @@
 """Write to the ledger from the command line, as the operator.
 
-Invariants: an event keeps one id through every retry, so nothing is written twice. A refusal ends
-the verb with its message and exit code. Connection troubles are printed on standard error."""
+Invariant: an event keeps one id through every retry, so nothing is written twice."""
 
 import asyncio
 import contextlib
@@ -193,13 +192,11 @@ async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> lis
     """Append events at once and return their revisions. Raises LedgerError."""
     async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
-        appended = await asyncio.gather(
-            *(
-                publisher.publish(each, event_id=f"{type(each).__name__}/{uuid4()}", basis=basis)
-                for each in data
-            )
-        )
-        return [each.revision for each in appended]
+        appends = [
+            publisher.publish(each, event_id=f"{type(each).__name__}/{uuid4()}", basis=basis)
+            for each in data
+        ]
+        return [each.revision for each in await asyncio.gather(*appends)]
 
 
 async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") -> Appended:

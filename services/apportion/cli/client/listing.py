@@ -76,21 +76,15 @@ NODES = _by_name("nodes", NodeAnswer, lambda node: node.node, tables.nodes)
 GANGS = _by_name("gangs", GangAnswer, lambda gang: gang.group, tables.gangs)
 QUEUES = _by_name("queues", QueueAnswer, lambda queue: queue.queue, tables.queues)
 DEVICES = Kind(
-    "devices",
-    DeviceAnswer,
-    lambda device: str(device.device),
+    "devices", DeviceAnswer, lambda device: str(device.device),
     lambda device, name: device_names.means(name, device.device),
-    lambda device: (natural(device.node), device.index),
-    tables.devices,
-)
+    lambda device: (natural(device.node), device.index), tables.devices,
+)  # fmt: skip
 QUOTAS = Kind(
-    "quotas",
-    QuotaAnswer,
-    lambda quota: f"{quota.namespace}/{quota.quota}",
+    "quotas", QuotaAnswer, lambda quota: f"{quota.namespace}/{quota.quota}",
     lambda quota, name: name in (quota.quota, f"{quota.namespace}/{quota.quota}"),
-    lambda quota: natural(f"{quota.namespace}/{quota.quota}"),
-    tables.quotas,
-)
+    lambda quota: natural(f"{quota.namespace}/{quota.quota}"), tables.quotas,
+)  # fmt: skip
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Which pod, node or device a name on the command line means.
+"""Find the pod, node or device that a name on the command line means.
 
 Invariant: an unknown or ambiguous name ends the verb with similar names."""
 
@@ -114,9 +114,9 @@ def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[P
 
 
 def find(where: Where, target: str) -> tuple[int, str, str]:
-    """Return the gateway's revision, the node and the device that `target` means.
+    """Return the gateway's revision, the node, and the device unless a node is meant.
 
-    The device is empty for a node. Raises NotFound if it is neither, or ambiguous."""
+    Raises NotFound if it is neither, or ambiguous."""
     gateway = Gateway(where.gateway_url())
     try:
         detail = gateway.ask("nodes", target, answer=NodeDetail)

@@ -1,4 +1,4 @@
-"""Points in time on the command line: the options for them, resolved once per verb.
+"""Options for points in time, resolved once per verb.
 
 Invariant: all pages of one answer are of one revision, even if the ledger advances."""
 
@@ -49,9 +49,7 @@ AT = click.option("--at", type=MOMENT, metavar="MOMENT", help=f"As it was then: 
 
 
 def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the query without None, its `at` resolved to a revision.
-
-    Prints that revision on standard error. Raises NotFound, Wrong, Unreachable."""
+    """Resolve `at` and print its revision. Raises NotFound, Wrong, Unreachable."""
     return dated(gateway, query)[0]
 
 

@@ -1,6 +1,4 @@
-"""Read a time span and decide it again, for `replay` and `shadow`.
-
-Invariant: any error ends the verb with its message and exit code."""
+"""Read a time span and decide it again, for `replay` and `shadow`."""
 
 import sys
 from collections.abc import Iterator

@@ -158,9 +158,7 @@ def _draft(publisher: Publisher, payload: PodGroupObserved | PodSubmitted, basis
 async def append_limits(
     ledger: JetStreamLedger, limits: Sequence[QueueObserved | QuotaObserved], *, basis: int
 ) -> dict[str, int]:
-    """Append queues and quotas that differ from the ledger; return their revisions.
-
-    Raises NotFound if Kubernetes owns a quota, LedgerError."""
+    """Append changed queues and quotas. Raises NotFound for Kubernetes' own, LedgerError."""
     said: dict[str, int] = {}
     async with appending(ledger) as (_, publisher):
         for limit in limits:
@@ -198,15 +196,13 @@ async def end(
         for first in range(0, len(pods), BATCH):
             batch = pods[first : first + BATCH]
             # Not as a group: one pod that has ended already would refuse all of it.
-            appended = await asyncio.gather(
-                *(
-                    publisher.publish(
-                        PodGone(uid=pod.uid, reason=reason), event_id=f"{pod.uid}/gone", basis=basis
-                    )
-                    for basis, pod in batch
+            gone = [
+                publisher.publish(
+                    PodGone(uid=pod.uid, reason=reason), event_id=f"{pod.uid}/gone", basis=basis
                 )
-            )
-            for (_, pod), at in zip(batch, appended, strict=True):
+                for basis, pod in batch
+            ]
+            for (_, pod), at in zip(batch, await asyncio.gather(*gone), strict=True):
                 ended[f"{pod.namespace}/{pod.name}"] = at.revision or 0
     return ended
 
@@ -220,8 +216,7 @@ async def replace(
 ) -> list[Submitted]:
     """End and resubmit each pod in one batch; a gang's pods share a batch.
 
-    Raises NotFound if someone else has changed or ended a pod since `basis`, LedgerError as
-    `append`."""
+    Raises NotFound if someone else has changed a pod since `basis`, LedgerError."""
     units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
     for draft, there in changed:
         units.setdefault(draft.group or there.uid, []).append((draft, there))

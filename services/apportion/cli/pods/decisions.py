@@ -1,7 +1,6 @@
 """Wait until every submitted pod is decided (placed or refused), or also allocated.
 
-The ledger is read from the first pod's revision on, so no decision is missed. Invariant: a pod that
-is refused and later placed counts as placed."""
+Invariants: no decision is missed; a pod that is refused and later placed counts as placed."""
 
 import asyncio
 import time
@@ -27,12 +26,7 @@ from apportion_schemas import (
     UnreadableEvent,
 )
 
-SUBJECTS = (
-    "apportion.v1.placement.>",
-    "apportion.v1.pending.>",
-    "apportion.v1.allocation.>",
-    RULES,
-)
+SUBJECTS = tuple(f"apportion.v1.{each}.>" for each in ("placement", "pending", "allocation"))
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -114,7 +108,7 @@ class Awaited:
         self._rules = await stream.read_rules(ledger.wire)
         await follow_until(
             asyncio.ensure_future(self._all.wait()), ledger, self._deliver,
-            start=start or 1, subjects=SUBJECTS, timeout_s=timeout_s,
+            start=start or 1, subjects=(*SUBJECTS, RULES), timeout_s=timeout_s,
         )  # fmt: skip
 
     def _deliver(self, record: Record) -> None:

@@ -69,8 +69,7 @@ async def evict_all(
 ) -> None:
     """Evict every unit, and retry every `pause_s` those that are blocked for now.
 
-    Calls `asked` for each evicted unit, and `blocked` with the reason for others. Raises
-    KubeRefused."""
+    Calls `asked` or else `blocked`, with the reason, for each. Raises KubeRefused."""
     left = list(units)
     while left:
         later: list[Unit] = []

@@ -1,7 +1,6 @@
 """Compare wanted pods with live ones: new, same, changed or surplus.
 
-A pod is the same if its manifest has the same request, queue and labels, by a digest. Invariant: a
-workload or gang is changed as a whole or not at all."""
+Invariant: a workload or gang is changed as a whole or not at all."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
 """A command that runs as a pod, whose owner names its process and machine.
 
-A later `apportion run` can so report its end. Invariant: a pod is reported as ended only when
-neither its process nor any visible child is alive."""
+Invariant: a pod is reported as ended only when no process of it is visible any more."""
 
 import os
 import subprocess
@@ -58,9 +57,7 @@ class Run(Struct, frozen=True):
 
 
 def engine_of(words: tuple[str, ...]) -> str:
-    """Return the container engine that the command line starts, or an empty string.
-
-    Raises Wrong if the command would not get the share, as behind `sudo`."""
+    """Return the container engine that is started, or empty. Raises Wrong, as for `sudo`."""
     name = Path(words[0]).name
     if name in _OTHER_USERS:
         raise Wrong(

@@ -62,8 +62,7 @@ class Anew:
     async def move(self, unit: Unit, *, basis: int) -> Moved:
         """Move the unit; pods that a watcher resubmits are only ended.
 
-        Raises Blocked if a pod cannot be moved or keeps changing, LedgerError: nothing was
-        ended."""
+        Raises Blocked if a pod cannot be moved or keeps changing, LedgerError."""
         changed: FenceRefused | None = None
         for _ in range(TRIES):
             there, ended = await self._look(unit)

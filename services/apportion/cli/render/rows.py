@@ -36,9 +36,8 @@ def clean(value: object) -> str:
 class Rows:
     """Columns with rows; `right` are right-aligned, and `wraps` may wrap.
 
-    `drops` are left out, first to last, if the table is too wide. Columns in `optional` are shown
-    only if a row has more than `-` in them. Unless it `may_be_long`, cells always wrap. `left_out`
-    has the columns dropped at the last print."""
+    `drops` are left out, first to last, if the table is too wide; `left_out` has those of the last
+    print. Columns in `optional` are shown only if a row has more than `-` in them."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The process that outlives `apportion run`, to record the end of its command.
 
 It ends the command if its pod is deleted, as a kubelet does. Invariant: the end is recorded when no
-process of the command is visible any more, by the next `apportion run` if this one fails."""
+process of the command is visible, by the next `apportion run` if this one fails."""
 
 import fcntl
 import os
@@ -40,9 +40,7 @@ class Duty(NamedTuple):
 
 
 def leave_behind(duty: Duty) -> Callable[[str], None]:
-    """Fork the guardian; return how to tell it that the command never starts, and why.
-
-    Raises OSError if no process can be started."""
+    """Fork the guardian; return how to tell it why the command never starts. Raises OSError."""
     sys.stdout.flush()
     sys.stderr.flush()
     heard, tell = os.pipe()  # closed on exec

@@ -1,8 +1,7 @@
 """`apportion run`: a command on this machine, inside a share of its devices.
 
-The command is a pod of the ledger. When its share is ready, this process becomes the command.
-Invariant: the guardian, started before the wait, records the pod's end even if the command never
-starts."""
+The command is a pod of the ledger; when its share is ready, this process becomes the command.
+Invariant: the guardian records the pod's end even if the command never starts."""
 
 from __future__ import annotations
 
@@ -222,9 +221,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 
 
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
-    """Have the agent take the share back; then record the end if there is a reason.
-
-    Raises NotFound, Unreachable, LedgerError."""
+    """Have the agent take the share back; then record the end if there is a reason."""
     async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:
@@ -373,8 +370,7 @@ async def placed(
 ) -> PodPlaced:
     """Wait until the pod is bound and allocated, reporting what it waits for.
 
-    An outage does not end the wait. `sweep` makes room every few seconds; `cause` explains a
-    refusal. Raises NotFound from `sweep`, Outdated."""
+    `sweep` makes room every few seconds; `cause` explains a refusal. Raises NotFound, Outdated."""
     since = pod
     while True:
         try:

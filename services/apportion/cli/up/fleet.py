@@ -1,7 +1,6 @@
 """The fleet of an `up`, kept in the ledger's folder.
 
-Invariant: an `up` simulates the nodes that its ledger began with, because a node without an agent
-would stay ready forever. A ledger begun without samples gets none later."""
+Invariant: an `up` simulates the nodes that its ledger began with, so that each has an agent."""
 
 from __future__ import annotations
 
@@ -32,9 +31,7 @@ class Fleet(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line, at `began_s` (monotonic clock).
-
-    `max_bytes` is the ledger's size: -1 for all of the disk, None to leave it."""
+    """The options, at `began_s` (monotonic); `max_bytes` is None to leave the ledger's size."""
 
     data: Path
     ephemeral: bool
@@ -110,34 +107,31 @@ def refusal(data: Path, fleet: Fleet) -> str:
     if before is None:
         return ""
     known = bool(before.text and fleet.text)
-    differs = _differing(before, fleet) if known else ""
+    differs = ""
+    if known and before.text != fleet.text:
+        from apportion.core.explain.text.event_text import listed  # see _nodes
+
+        try:
+            then, now = ({each.name: each for each in _nodes(one)} for one in (before, fleet))
+        except ValueError as error:  # someone edited the folder
+            differs = f"what was kept of it cannot be read: {error}"
+        else:
+            changes = (
+                ("missing", [name for name in then if name not in now]),
+                ("new", [name for name in now if name not in then]),
+                ("changed", [name for name in then if name in now and then[name] != now[name]]),
+            )
+            differs = ", ".join(f"{what}: {listed(names)}" for what, names in changes if names)
     if not differs and (known or before.name == fleet.name):
         return ""
-    then = before.name + (" as it was then" if before.name == fleet.name else "")
-    now = f"{fleet.name}: {differs}" if differs else fleet.name
+    begun = before.name + (" as it was then" if before.name == fleet.name else "")
+    wanted = f"{fleet.name}: {differs}" if differs else fleet.name
     go_on = "leave --fleet and --gpus out" if before.text else "give that fleet, or --gpus local,"
     return (
-        f"the ledger in {data} was begun with {then}, and now the fleet is {now}; {go_on} to go on "
-        "with the fleet of then, choose another --data, use --ephemeral, or remove that folder to "
-        "forget its ledger"
+        f"the ledger in {data} was begun with {begun}, and now the fleet is {wanted}; {go_on} "
+        "to go on with the fleet of then, choose another --data, use --ephemeral, or remove that "
+        "folder to forget its ledger"
     )
-
-
-def _differing(before: Fleet, fleet: Fleet) -> str:
-    if before.text == fleet.text:
-        return ""
-    from apportion.core.explain.text.event_text import listed  # see _nodes
-
-    try:
-        then, now = ({each.name: each for each in _nodes(one)} for one in (before, fleet))
-    except ValueError as error:  # someone edited the folder
-        return f"what was kept of it cannot be read: {error}"
-    changes = (
-        ("missing", [name for name in then if name not in now]),
-        ("new", [name for name in now if name not in then]),
-        ("changed", [name for name in then if name in now and then[name] != now[name]]),
-    )
-    return ", ".join(f"{what}: {listed(names)}" for what, names in changes if names)
 
 
 def _nodes(fleet: Fleet) -> Sequence[SimulatedNode]:

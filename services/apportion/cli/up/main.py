@@ -1,7 +1,6 @@
 """`apportion up`: the real system on one machine, with sample pods placed in seconds.
 
-Imports take most of the start-up time, so this module starts the fork server first and imports
-little; `standalone` does the work."""
+It imports little, because it starts the fork server first; `standalone` does the work."""
 
 import errno
 import os
@@ -175,9 +174,6 @@ def _is_file(text: str) -> bool:
 
 
 def _simulated(fleet: tuple[str, ...], nodes: int | None, data: Path | None) -> Fleet:
-    """Return the fleet to simulate; without `fleet`, that of the ledger in `data`.
-
-    Raises Wrong, Unreachable."""
     if not fleet:
         if nodes:
             raise click.UsageError(

@@ -1,8 +1,8 @@
 """The process that briefly outlives `apportion up`, to end what `up` could not.
 
 It reads a pipe: `+PID` names a process group to end, `-PID` one that has ended. When the pipe
-closes, it ends the groups still named, and the ledger's server. It uses only the standard library,
-to start fast."""
+closes, it ends the groups still named and the ledger's server. Only the standard library, to start
+fast."""
 
 import fcntl
 import os

@@ -307,9 +307,7 @@ class Samples(msgspec.Struct, frozen=True):
 
 
 async def submit_samples(where: Where, out: Screen) -> Samples:
-    """Submit samples that are not live and await decisions.
-
-    Raises LedgerError, Unreachable."""
+    """Submit samples and await decisions. Raises LedgerError, Unreachable."""
     folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
     if folder is None:
         return Samples([], {}, [Problem("samples", "no sample pods are installed")], 0.0)

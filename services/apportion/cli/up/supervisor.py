@@ -277,9 +277,7 @@ class Supervisor:
             self._sentinel = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", sentinel.__file__, self._data,
                 *(["remove"] if remove else []),
-                stdin=read,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
+                stdin=read, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
         finally:

@@ -89,7 +89,6 @@ def command(
 def _find(
     where: Where, names: list[tuple[str, str]], report: Report, typed: frozenset[str]
 ) -> list[tuple[int, PodAnswer]]:
-    """Return the live pods; only `typed` names may turn out to be a node or device."""
     gateway, now = Gateway(where.gateway_url()), run(by_now(where.reach()))
     found: list[tuple[int, PodAnswer]] = []
     live: list[PodAnswer] = []
@@ -131,7 +130,6 @@ async def _lift(
 
 
 async def _disband(ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report) -> None:
-    """End gangs without pods; a gang with pods ends with its last one."""
     of_pods = {pod.group for pod in wish.pods}
     async with appending(ledger) as (_, publisher):
         query = {"at_least": await ledger.last_revision(), "wait_s": WAIT_S}

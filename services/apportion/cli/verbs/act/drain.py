@@ -313,7 +313,6 @@ def _note_decisions(report: Report, awaited: Awaited, now: Mapping[str, Why]) ->
 
 
 def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: int) -> None:
-    """Note pods that were pending before the drain and are placed now."""
     query = {"at_least": awaited.revision, "wait_s": 30}
     try:
         _, pods = gateway.items("pods", PodAnswer, query)
@@ -333,7 +332,6 @@ def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: 
 async def _move(
     anew: Anew, unit: Unit, report: Report, progress: Progress, *, basis: int
 ) -> list[Submitted]:
-    """Move the unit and return its new pods; none if it stays. Updates the report."""
     try:
         moved = await anew.move(unit, basis=basis)
     except Blocked as error:

@@ -70,13 +70,11 @@ def set_(
         raise click.UsageError("give --nodes or --devices, or both")
     now = run(by_now(where.reach()))  # keeps concurrent changes of the other setting
     summary = Gateway(where.gateway_url()).ask("summary", answer=SummaryAnswer, query=now)
+    policy = summary.policy
     changed = msgspec.structs.replace(
-        summary.policy,
-        by=person(by),
-        reason=reason,
-        node_policy=nodes or summary.policy.node_policy,
-        device_policy=devices or summary.policy.device_policy,
-    )
+        policy, by=person(by), reason=reason, node_policy=nodes or policy.node_policy,
+        device_policy=devices or policy.device_policy,
+    )  # fmt: skip
     appended = run(write(where.reach(), changed, basis=summary.revision))
     said = f"{Teller().line(changed)}, at revision {appended.revision}"
     print_answer({"revision": appended.revision, "policy": changed}, said, as_json=as_json)

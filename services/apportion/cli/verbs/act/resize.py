@@ -38,9 +38,7 @@ Answer = PodResized | ResizeRefused
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What `--json` prints: the request's revision, and the scheduler's answer.
-
-    `cores_from_next_process`: granted cores apply to processes started from now on."""
+    """What `--json` prints; granted cores may apply to new processes only."""
 
     asked: int
     revision: int
@@ -117,7 +115,6 @@ def command(
 
 
 async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) -> Said:
-    """Append the request and await its answer. Raises LedgerError, Unreachable."""
     asked = (await write(reach, wish, basis=basis)).revision or 0
     found: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
     rules = Rules()

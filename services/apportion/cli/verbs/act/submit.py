@@ -205,7 +205,6 @@ async def _decided(
     ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report, *,
     waiting: Sequence[PodAnswer], basis: int, wait_s: float,
 ) -> None:  # fmt: skip
-    """Wait until the submitted and the pending pods are decided, evictions included."""
     end = time.monotonic() + wait_s
     live = [Submitted(pod.namespace, pod.name, pod.uid, basis + 1) for pod in waiting]
     pods = [*report.submitted, *live]

@@ -1,7 +1,6 @@
 """`apportion rebuild`: restore a lost ledger from the annotations of running pods.
 
-Invariants: nothing is written to a ledger that has pods; each pod is adopted once, because a
-watcher writes the same event."""
+Invariants: a ledger with pods is left alone; each pod is adopted once, as by a watcher."""
 
 import asyncio
 import contextlib
@@ -132,9 +131,7 @@ async def _rebuild(
 async def _found_in(
     kube: KubeChoice, state: State, schedulers: frozenset[str]
 ) -> tuple[str, tuple[PodAdopted, ...], tuple[str, ...]]:
-    """Return the URL, the adoptions and the names of pods without known shares.
-
-    Raises Unreachable."""
+    """Return URL, adoptions and names of pods without known shares. Raises Unreachable."""
     from apportion.runtime.kube.client import KubeRefused, KubeUnavailable, open_kube
     from apportion.runtime.kube.watch import pages
 

@@ -84,8 +84,6 @@ class _Done(Exception):
 
 
 class _Verification:
-    """The progress of one run: the auditor and the first violations."""
-
     def __init__(
         self, auditor: Auditor, receipts: ReceiptCheck | None, *, start: int, last: int
     ) -> None:

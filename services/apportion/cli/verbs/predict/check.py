@@ -51,9 +51,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that was not checked: its number in the file (from 1), and why.
-
-    `holds_pods` is true for an unknown controller, such as a TFJob."""
+    """A document that was not checked, `document` of its file (from 1), and why."""
 
     source: str
     document: int

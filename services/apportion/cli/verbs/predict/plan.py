@@ -85,7 +85,6 @@ def command(
 
 
 def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the files' texts, which the gateway parses, and the problems."""
     texts: dict[str, str] = {}
     problems = []
     for found in read_manifest_bytes(files, sys.stdin.buffer):

@@ -182,14 +182,11 @@ def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fal
                 right=("HAPPENED", "REPLAYED", "DIFFERENCE"))  # fmt: skip
     for row in ROWS:
         before, after = (getattr(each, row.field) for each in (answer.happened, answer.replayed))
-        made.add_row(
-            row.title,
-            *(
-                f"{amount(value)}{row.unit if isinstance(value, float) else ''}"
-                for value in (before, after)
-            ),
-            difference(before, after, row.unit),
-        )
+        shown = [
+            f"{amount(value)}{row.unit if isinstance(value, float) else ''}"
+            for value in (before, after)
+        ]
+        made.add_row(row.title, *shown, difference(before, after, row.unit))
     out.print(made)
     out.say(OF_SHARES, "dim", folds=True)
     courses = {"happened": answer.happened, "replayed": answer.replayed}
@@ -202,8 +199,8 @@ def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fal
         for name, values in levels.items():
             said = f"{title}, {name}{means(answer.span.seconds, len(values))}"
             out.print(plain(said), style=COLOURS[name])
-            shown = bars(fitted(values, out.width - SCALE_CELLS), most, in_ascii=in_ascii)
-            for number, line in enumerate(shown):
+            lines = bars(fitted(values, out.width - SCALE_CELLS), most, in_ascii=in_ascii)
+            for number, line in enumerate(lines):
                 scale = f"{most:,.4g}" if number == 0 else ("0" if number == HEIGHT - 1 else "")
                 out.print(plain(f"{scale:>{SCALE_CELLS - 1}} {line}"), style=COLOURS[name])
     out.say(saved(answer))

@@ -44,8 +44,6 @@ class _Phase(click.Choice[str]):
 
 
 class _Lists(click.Group):
-    """The lists, also by their aliases."""
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 

@@ -77,7 +77,6 @@ def command(
 
 
 def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
-    """Find the object of that name. Raises NotFound with similar names."""
     problem, several = f"there never was a node, a device or a pod {name!r}", False
     for place in (("nodes", name), ("devices", name), ("pods", "default", name)):
         try:

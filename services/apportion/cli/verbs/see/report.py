@@ -1,7 +1,6 @@
 """`apportion report`: what was granted and used, and its cost.
 
-The gateway answers if it can; reports with own prices or archives, and CSV, are computed here.
-Invariant: options are checked before the ledger is read."""
+The gateway answers; reports with own prices or archives, and most CSV, are computed here."""
 
 import contextlib
 import sys

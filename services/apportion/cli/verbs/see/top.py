@@ -112,8 +112,6 @@ def _rows(out: Screen) -> int:
 
 
 class _Seen:
-    """The gateway's last answer, or its error."""
-
     def __init__(self, gateway: Gateway, query: dict[str, str]) -> None:
         self._gateway = gateway
         self._query = query

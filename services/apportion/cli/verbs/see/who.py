@@ -109,7 +109,6 @@ def trouble(device: DeviceAnswer) -> Text:
 
 
 def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPage:
-    """Return the holders of the device. Raises NotFound."""
     try:
         return _all(gateway, {**query, "device": target})
     except NotFound as error:

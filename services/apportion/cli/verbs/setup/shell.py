@@ -1,6 +1,4 @@
-"""Shell completion, manual pages and versions.
-
-Invariant: manual pages are made of `--help`, so they always agree."""
+"""Shell completion, manual pages made of `--help`, and versions."""
 
 import importlib.metadata
 import platform

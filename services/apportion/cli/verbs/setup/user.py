@@ -1,7 +1,6 @@
 """`apportion user add | list | revoke | begin`: who may connect, without a cluster.
 
-Invariant: if `up` runs here, its server has applied the change when the verb ends, and revoked
-users are disconnected."""
+Invariant: the server of `up` has applied the change when the verb ends, if it runs here."""
 
 import shlex
 from pathlib import Path
