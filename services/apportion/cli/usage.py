@@ -1,4 +1,4 @@
-"""Answers to wrong usage, for users who come from other tools.
+"""Answers to wrong usage, as by users of other tools.
 
 Invariant: nothing is guessed and done: wrong usage fails, with what to write instead."""
 

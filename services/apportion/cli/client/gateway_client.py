@@ -163,7 +163,7 @@ class Gateway:
             self._connection.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the gateway."""
         self._connection.close()
 
     def _get_in_time(self, path: tuple[str, ...], query: Mapping[str, object]) -> bytes:

@@ -58,7 +58,7 @@ class Submitted(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """The pod as `namespace/name`."""
+        """What users call it, as `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -67,7 +67,7 @@ def look_up(
 ) -> tuple[int, dict[str, PodAnswer]]:
     """Return the gateway's revision, and the live ones among `pods` by name.
 
-    A stale gateway waits until `at_least`. Raises Unreachable, Wrong."""
+    It answers as of `at_least` or later, so no pod is missed. Raises Unreachable, Wrong."""
     query = {"at_least": at_least, "wait_s": WAIT_S}
     basis = gateway.ask("revision", answer=RevisionAnswer, query=query).revision
     live: dict[str, PodAnswer] = {}
@@ -249,7 +249,7 @@ class Ended(Exception):
 
 
 class Submission(NamedTuple):
-    """Who submitted a pod, its current request, and its last revision."""
+    """A pod's submitter, its current request and its last revision."""
 
     source: str
     data: PodSubmitted
@@ -299,6 +299,6 @@ async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
     if isinstance(change, PodChanged):
         data = replaced(data, labels=change.labels, gates=change.gates)
         node = replaced(node, cpu_milli=change.cpu_milli, memory_mib=change.memory_mib)
-    # A resized pod asks for what it was given; that is on other subjects.
+    # A resized pod requests what it was given, which is on other subjects.
     shape = replaced(data.shape, node=node, asks=pod.asks)
     return Submission(found[0].source, replaced(data, shape=shape), newest)

@@ -100,7 +100,7 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
 
 
 def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
-    """Return the pods of `wish` that are not live, and gangs not yet declared by pods."""
+    """Return the pods of `wish` that are not live with their gangs, and lone gangs."""
     new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
     settled = {pod.group for pod in wish.pods} - {pod.group for pod in new}
     return Wish(new, {name: group for name, group in wish.groups.items() if name not in settled})
@@ -109,7 +109,7 @@ def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
 async def undeclared(
     ledger: JetStreamLedger, gateway: Gateway, gangs: dict[str, PodGroupObserved]
 ) -> dict[str, PodGroupObserved]:
-    """Return the gangs whose declaration differs; one without pods is forgotten."""
+    """Return the gangs that are not declared this way; one without pods is forgotten."""
     if not gangs:
         return {}
     _, known = await asyncio.to_thread(gateway.items, "gangs", GangAnswer)

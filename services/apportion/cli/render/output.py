@@ -52,7 +52,7 @@ class Screen(Console):
         )
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """As rich, but escaped."""
+        """As in rich, but with control characters escaped."""
         return super().render_str(escaped(text, keep="\n\t"), **how)
 
     def say(self, text: object, style: str = "", *, folds: bool = False) -> None:

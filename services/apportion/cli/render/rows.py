@@ -63,7 +63,7 @@ class Rows:
 
     @property
     def row_count(self) -> int:
-        """The number of rows."""
+        """The number of rows added so far."""
         return len(self._rows)
 
     @property

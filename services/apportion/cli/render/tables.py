@@ -65,7 +65,7 @@ def short_name(namespace: str, name: str) -> str:
 
 
 def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
-    """One row per pod: its node and shares, or what it waits for."""
+    """Return the table of pods: their nodes and shares, or what they wait for."""
     more = ("UID", "ATTEMPT", "PRIORITY", "CPU", "MEMORY", "DIALECT", "GANG") if look.wide else ()
     made = Rows("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
                 "HOLDS, OR WHY NOT",
@@ -108,7 +108,7 @@ def _held(pod: PodAnswer) -> str:
 
 
 def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
-    """One row per placement."""
+    """Return the table with one row per placement."""
     more = ("UID", "ATTEMPT") if look.wide else ()
     made = Rows("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "AGE", "SCORE", *more, "SHARES",
                 right=("REVISION", "AGE", "SCORE", "ATTEMPT"), wraps=("SHARES",),
@@ -125,7 +125,7 @@ def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
 
 
 def nodes(items: Iterable[NodeAnswer], look: Look = PLAIN) -> Rows:
-    """One row per node."""
+    """Return the table with one row per node."""
     more = ("DRIVER", "LABELS") if look.wide else ()
     made = Rows("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY", *more,
                 right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS", "LABELS"),
@@ -164,7 +164,7 @@ def node_state(node: NodeAnswer) -> Text:
 
 
 def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
-    """One row per device; `wide` shows the whole id."""
+    """Return the table with one row per device; `wide` shows its whole id."""
     amounts = ("MEMORY FREE", "CORES FREE", "SLOTS FREE")
     more = ("FAMILY", "NUMA") if look.wide else ()
     drops = () if look.wide else ("MODE", "SLOTS FREE", "CORES FREE", "MODEL")
@@ -212,7 +212,7 @@ def holders(device: DeviceAnswer) -> str:
 
 
 def gangs(items: Iterable[GangAnswer], _look: Look = PLAIN) -> Rows:
-    """One row per gang."""
+    """Return the table with one row per gang."""
     made = Rows("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
                 wraps=("PHASES",), drops=("QUEUE",))  # fmt: skip
     for gang in items:
@@ -226,7 +226,7 @@ def gangs(items: Iterable[GangAnswer], _look: Look = PLAIN) -> Rows:
 
 
 def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
-    """One row per queue."""
+    """Return the table with one row per queue."""
     made = Rows("QUEUE", "WEIGHT", "STATE", "PODS", "WAITING", "ON DEVICES", "HELD, OF AT MOST",
                 right=("WEIGHT", "PODS", "WAITING"), wraps=("ON DEVICES", "HELD, OF AT MOST"),
                 drops=("WEIGHT",))  # fmt: skip
@@ -252,7 +252,7 @@ def _count(count: int | None) -> str:
 
 
 def quotas(items: Iterable[QuotaAnswer], _look: Look = PLAIN) -> Rows:
-    """One row per quota."""
+    """Return the table with one row per quota."""
     made = Rows("NAMESPACE", "QUOTA", "HELD, OF AT MOST", wraps=("HELD, OF AT MOST",))
     for quota in items:
         made.add_row(quota.namespace, quota.quota, ", ".join(_limits(quota.hard, quota.used)))

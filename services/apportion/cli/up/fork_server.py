@@ -49,7 +49,7 @@ class Forked:
         self._ended = asyncio.Event()
 
     def end(self, code: int) -> None:
-        """Record its exit code."""
+        """Record its exit code and wake `wait`."""
         self.returncode = code
         self._ended.set()
 

@@ -62,7 +62,7 @@ class HeldPort:
         return f"{host}:{self.port}"
 
     def release(self) -> None:
-        """Give the port up."""
+        """Give the port up, for any other process."""
         if self._socket is not None:
             self._socket.close()
 

@@ -116,7 +116,7 @@ def uncordon(
 
 
 def not_cordoned(detail: NodeDetail, device: str) -> str:
-    """Say that the device, or else the node, has no cordon, and what is closed."""
+    """Return that the device, or else the node, has no cordon, and what is closed."""
     name = f"{device or detail.node.node} is not cordoned at revision {detail.revision}"
     if device and detail.node.cordons:
         return f"{name}; its node {detail.node.node} is: {spoken(detail.node.cordons)}"

@@ -115,7 +115,7 @@ def line(pod: ShadowPod) -> str:
 
 
 def name_of(pod: ShadowPod) -> str:
-    """Return the pod's `namespace/name`."""
+    """Return what users call the pod, as `namespace/name`."""
     return f"{pod.namespace}/{pod.name}"
 
 
