@@ -1,8 +1,6 @@
-"""The root of the command line: a table of verbs, each imported only when it is run.
+"""The root of the command line: a table of verbs, each imported only when it runs.
 
-Services are named by text and not imported here, so the layers hold: the command line knows no
-service, and starting a verb costs what that verb needs. Invariant: `apportion --help` imports click
-and nothing else of weight."""
+Invariant: no service is imported, and for `apportion --help` nothing heavy but click."""
 
 import importlib
 import os
@@ -17,10 +15,9 @@ from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 
 
 class Verb(NamedTuple):
-    """Where a verb's command is, and what it does in a few words."""
+    """Where a verb's command is, and its one-line help."""
 
-    module: str
-    """Below `apportion`."""
+    module: str  # below `apportion`
     help: str
     function: str = "command"
 
@@ -83,14 +80,14 @@ VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.i
 
 
 class Root(click.Group):
-    """A group whose commands are looked up in the table."""
+    """A group whose commands are in the table."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The verbs, in the order of the table."""
+        """Return the verbs in the order of the table."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import the verb's module and take the command out of it."""
+        """Import the verb's module and return its command."""
         verb = VERBS.get(cmd_name)
         if verb is None:
             return None
@@ -99,12 +96,11 @@ class Root(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """As in click; what an error says may be from outside."""
+        """As in click; error messages are escaped, because they may contain foreign text."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            said = escaped(error.message, keep="\n")
-            error.message = said  # type: ignore[misc] # before anybody has read it
+            error.message = escaped(error.message, keep="\n")  # type: ignore[misc] # not yet shown
             raise
         except KeyboardInterrupt:
             click.echo("\nstopped by Ctrl-C", err=True)
@@ -113,7 +109,7 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click, where a group has no table: a mistyped verb is met with the nearest ones."""
+        """As in click, but suggest the nearest verbs for a mistyped one."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from apportion.cli.usage import known_elsewhere
 
@@ -122,7 +118,7 @@ class Root(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The table, by section, without importing anything."""
+        """Write the table by section, without importing the verbs."""
         width = max(map(len, VERBS))
         for title, section in SECTIONS.items():
             with formatter.section(title):
@@ -142,7 +138,7 @@ def root() -> None:
 
 
 def main() -> None:
-    """Run the verb that the arguments name; see `exits` for the exit codes."""
+    """Run the verb in the arguments; see `exits` for the exit codes."""
     seldom_look_for_cycles()
     try:
         root.main(prog_name="apportion")

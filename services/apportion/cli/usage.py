@@ -1,7 +1,6 @@
-"""Wrong usage that comes of other tools and of haste, and what is meant by it.
+"""Answers to wrong usage, as by users of other tools.
 
-Invariant: nothing is guessed and done: wrong usage stays wrong, and is answered with what to write.
-"""
+Invariant: nothing is guessed and done: wrong usage fails, with what to write instead."""
 
 from __future__ import annotations
 
@@ -23,6 +22,7 @@ _EVENTS: Final = "`apportion tail` shows events, `apportion history NAME` those 
 _LOGS: Final = "`apportion tail` shows what happens; what a container prints stays with its node"
 _SUBMIT: Final = "`apportion submit -f FILE` takes manifests"
 _PODS: Final = "`apportion get pods` lists pods, whoever made them; `apportion why POD` says more"
+# words from kubectl that are no verb or list here, and what to use instead
 KUBECTL: Final[Mapping[str, str]] = {
     "events": _EVENTS,
     "event": _EVENTS,
@@ -37,21 +37,19 @@ KUBECTL: Final[Mapping[str, str]] = {
      "statefulsets", "statefulset", "sts", "daemonsets", "daemonset", "ds"),
     _PODS,
 )  # fmt: skip
-"""Words that people know from kubectl and that mean no verb or list here, and what does instead."""
 SAY_WHY: Final = "give --reason; say why, whoever asks later will want to know"
 
 
 def known_elsewhere(word: str) -> None:
-    """Raises UsageError where it is one of `KUBECTL`, before a like name of ours is offered."""
+    """Raises UsageError if `word` is in `KUBECTL`, before similar names are offered."""
     if word in KUBECTL:
         raise click.UsageError(f"there is no {word!r} here; {KUBECTL[word]}")
 
 
 def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> type[click.Command]:
-    """A command that takes no arguments, and what to write in place of some that are given.
+    """Return a command class without arguments that hints at what to write instead.
 
-    `argument` is of the first one, as `{}`; `options` has what is meant by those that there are
-    not."""
+    `argument` is the hint for a first argument, `options` those for unknown options."""
 
     class Hinting(click.Command):
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -73,15 +71,22 @@ def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> 
 
 
 class _Mib(click.IntRange):
-    """A number of MiB. Of a quantity, as `3Gi` of a manifest, its number is said: taken as it is,
-    it would be read here otherwise than under the names of devices, whose unit is the MiB."""
+    """A number of MiB; a quantity such as `3Gi` is refused, with its number of MiB."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            mib = _mib_of(value)
-            if mib is None or not 1 <= mib <= MEMORY_MIB_MAX:
+            if not (isinstance(value, str) and value[-1:].isalpha()):
+                raise
+            from apportion.core.workloads.dialects import ManifestError  # rarely needed and slow
+            from apportion.core.workloads.dialects.amounts import quantity
+
+            try:
+                mib = math.ceil(quantity(value, "") / (1 << 20))
+            except ManifestError:
+                raise error from None
+            if not 1 <= mib <= MEMORY_MIB_MAX:
                 raise
             said = f"{value!r} is no whole number; it is in MiB: write {mib}"
             raise click.BadParameter(said, error.ctx, error.param) from None
@@ -90,21 +95,8 @@ class _Mib(click.IntRange):
 MIB: Final = _Mib(1, MEMORY_MIB_MAX)
 
 
-def _mib_of(value: object) -> int | None:
-    """What a quantity in bytes, as `3Gi`, is in MiB; None of what is none."""
-    if not (isinstance(value, str) and value[-1:].isalpha()):
-        return None
-    from apportion.core.workloads.dialects import ManifestError  # seldom needed, and of weight
-    from apportion.core.workloads.dialects.amounts import quantity
-
-    try:
-        return math.ceil(quantity(value, "") / (1 << 20))
-    except ManifestError:
-        return None
-
-
 def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:
-    """The public keys that signatures are checked with. Raises Wrong: one of them is none."""
+    """Read the public keys that verify signatures. Raises Wrong if one is invalid."""
     from apportion.runtime.files import signing  # with the cryptography, see connection
 
     try:
@@ -114,17 +106,14 @@ def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:
 
 
 def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:
-    """What was given of an option that takes one value: of several the last would hide the others.
-
-    A callback of an option that is `multiple`."""
+    """Callback that takes one value of a `multiple` option, and refuses several."""
     if len(given) > 1:
         raise click.BadParameter(f"given {len(given)} times, and one is shown at a time")
     return given[0] if given else None
 
 
 def reasoned(_context: click.Context, _option: click.Parameter, given: str) -> str:
-    """A reason that says something. A callback of an option whose default is nothing: click's own
-    words for one that is missing do not say what it is for."""
+    """Callback that requires a reason, and says what it is for."""
     if not given.strip():
         raise click.UsageError(SAY_WHY)
     return given

@@ -1,11 +1,7 @@
-"""Where the ledger and the gateway are: told, or written down by the `apportion up` that runs.
+"""Find the ledger and the gateway, as given or from a running `apportion up`.
 
-`up` keeps its data in one folder (`--data`, APPORTION_DATA, or `apportion` in XDG_STATE_HOME, which
-is `~/.local/state`): there are the ledger, the passwords of every role (`credentials.json`) and,
-while it runs, `connection.json`. Both are readable by their owner only. So in a second terminal
-every verb finds its way; elsewhere APPORTION_NATS_URL and APPORTION_GATEWAY tell.
-
-Invariant: what is told wins over what is found, and an address is shown without its password."""
+`up` keeps in one folder the ledger, its passwords (`credentials.json`) and `connection.json`.
+Invariant: an explicit address wins, and is printed without its password."""
 
 import functools
 import os
@@ -35,22 +31,21 @@ GATEWAY_ENV = "APPORTION_GATEWAY"
 MAX_BYTES_ENV = "APPORTION_MAX_BYTES"
 TOKENS_ENV = "APPORTION_TOKENS"
 TOKEN_ENV = "APPORTION_TOKEN"  # noqa: S105 - the name of a variable
-GATEWAY_TLS = GATEWAY_ENV
-"""What the variables begin with that name the files of TLS with the gateway."""
+GATEWAY_TLS = GATEWAY_ENV  # prefix of the variables that name the TLS files for the gateway
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """What a running `apportion up` says of itself: the gateway's URL, and its process ids."""
+    """The gateway's URL and the process ids of a running `apportion up`."""
 
     gateway: str
     processes: dict[str, int] = {}
 
 
 class Where(msgspec.Struct, frozen=True):
-    """What the person told: an empty text is "not told"."""
+    """What the user gave to find the ledger and the gateway; empty means not given."""
 
     data: Path
     nats: str = ""
@@ -60,7 +55,7 @@ class Where(msgspec.Struct, frozen=True):
     ledger_key: Path | None = None
 
     def reach(self, role: str = "operator") -> Reach:
-        """How this role comes to the ledger. Raises Unreachable."""
+        """Return how `role` connects to the ledger. Raises Unreachable."""
         if self.nats:
             return Reach(self.nats, self.nats_key, self.nats_token, self.ledger_key)
         from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
@@ -70,7 +65,7 @@ class Where(msgspec.Struct, frozen=True):
             known = load_credentials(self.data)
         except ServerFailed as error:
             raise Unreachable(str(error)) from None
-        if not self.running():  # the server of one that runs may be away, and is waited for
+        if not self.running():  # if it runs, the server may be down for now, and we wait for it
             try:
                 socket.create_connection((known.host, known.port), LOOK_S).close()
             except OSError:
@@ -81,18 +76,18 @@ class Where(msgspec.Struct, frozen=True):
         return known.reach_for(role)
 
     def running(self) -> bool:
-        """Whether an `up` of this folder says that it runs."""
+        """True if an `up` of this data folder is running."""
         return (self.data / CONNECTION).exists()
 
     def gateway_url(self) -> str:
-        """The gateway's URL. Raises Unreachable."""
+        """Return the gateway's URL. Raises Unreachable."""
         if self.gateway:
             return self.gateway.rstrip("/")
         return read_connection(self.data).gateway
 
 
 def default_data() -> Path:
-    """The folder of `apportion up` where nothing else is told."""
+    """Return APPORTION_DATA, or else `apportion` in XDG_STATE_HOME (`~/.local/state`)."""
     given = os.environ.get(DATA_ENV)
     return Path(given) if given else _state_folder()
 
@@ -103,10 +98,9 @@ def _state_folder() -> Path:
 
 
 def elsewhere(data: Path) -> str:
-    """What a verb needs before it in another terminal to find that folder, and to be known by its
-    gateway; empty if nothing.
+    """Return the environment prefix with which a verb in another terminal finds `data`.
 
-    Our own APPORTION_DATA does not count: another terminal need not have it."""
+    Our own APPORTION_DATA does not count, because another terminal need not have it."""
     needs = {} if data == _state_folder() else {DATA_ENV: str(data)}
     if token := os.environ.get(TOKEN_ENV):
         needs[TOKEN_ENV] = str(Path(token).absolute())
@@ -114,7 +108,7 @@ def elsewhere(data: Path) -> str:
 
 
 def read_connection(data: Path) -> Connection:
-    """What the `up` of this folder wrote down. Raises Unreachable."""
+    """Read what the `up` of this folder wrote. Raises Unreachable."""
     path = data / CONNECTION
     try:
         return msgspec.json.decode(path.read_bytes(), type=Connection)
@@ -128,7 +122,7 @@ def read_connection(data: Path) -> Connection:
 
 
 def write_connection(data: Path, connection: Connection) -> None:
-    """Write it down, readable by its owner only."""
+    """Write `connection.json`, readable by its owner only."""
     from apportion.runtime.files.atomic import write_whole
 
     write_whole(data / CONNECTION, msgspec.json.encode(connection), mode=0o600)
@@ -159,9 +153,8 @@ _GATEWAY: Option = click.option(
 
 
 def _keep_token(_context: click.Context, _option: click.Parameter, path: str | None) -> None:
-    """Whoever asks the gateway finds it in the environment, as the CA of its certificate."""
     if path is not None:
-        os.environ[TOKEN_ENV] = path
+        os.environ[TOKEN_ENV] = path  # where the gateway client reads it
 
 
 _GATEWAY_TOKEN: Option = click.option(
@@ -177,13 +170,14 @@ def _where(*options: Option) -> Option:
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def wrapped(**given: Any) -> None:
+            keys = {
+                name: given.pop(name, None) for name in ("nats_key", "nats_token", "ledger_key")
+            }
             where = Where(
                 data=given.pop("data") or default_data(),
                 nats=given.pop("nats", "") or os.environ.get(NATS_ENV, ""),
                 gateway=given.pop("gateway", "") or os.environ.get(GATEWAY_ENV, ""),
-                nats_key=given.pop("nats_key", None),
-                nats_token=given.pop("nats_token", None),
-                ledger_key=given.pop("ledger_key", None),
+                **keys,
             )
             command(where=where, **given)
 
@@ -195,11 +189,10 @@ def _where(*options: Option) -> Option:
     return decorate
 
 
+# Gives a command `where` and `as_json`, and the options for a gateway.
 asks_gateway = _where(_GATEWAY, _GATEWAY_TOKEN, _GATEWAY_TLS)
-"""Gives a command `where` and `as_json`, and the options for a gateway."""
-asks_ledger = _where(_NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS)
-"""The same for a ledger."""
+asks_ledger = _where(_NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS)  # The same for a ledger.
+# The same for both.
 asks_both = _where(
     _NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS, _GATEWAY, _GATEWAY_TOKEN, _GATEWAY_TLS
 )
-"""The same for both."""

@@ -1,4 +1,4 @@
-"""Lists of what there is: which items, in which order, in which form, once or as they change.
+"""Print lists for `apportion get` in any form, once or as they change.
 
 Invariant: every form shows the same items in the same order."""
 
@@ -43,7 +43,7 @@ GOES_ON = "Trying on; Ctrl-C ends it"
 
 
 class Kind(NamedTuple):
-    """One list: its items, by what each is called and found, in which order, and its columns."""
+    """One kind of list: how its items are named, matched, ordered and shown."""
 
     what: str
     item: type[Any]
@@ -56,7 +56,6 @@ class Kind(NamedTuple):
 def _by_name(
     what: str, item: type[T], name: Callable[[T], str], rows: Callable[[Iterable[T], Look], Rows]
 ) -> Kind:
-    """A list whose items are found, and in order, by their names alone."""
     return Kind(
         what, item, name, lambda each, asked: name(each) == asked,
         lambda each: natural(name(each)), rows,
@@ -77,26 +76,20 @@ NODES = _by_name("nodes", NodeAnswer, lambda node: node.node, tables.nodes)
 GANGS = _by_name("gangs", GangAnswer, lambda gang: gang.group, tables.gangs)
 QUEUES = _by_name("queues", QueueAnswer, lambda queue: queue.queue, tables.queues)
 DEVICES = Kind(
-    "devices",
-    DeviceAnswer,
-    lambda device: str(device.device),
+    "devices", DeviceAnswer, lambda device: str(device.device),
     lambda device, name: device_names.means(name, device.device),
-    lambda device: (natural(device.node), device.index),
-    tables.devices,
-)
+    lambda device: (natural(device.node), device.index), tables.devices,
+)  # fmt: skip
 QUOTAS = Kind(
-    "quotas",
-    QuotaAnswer,
-    lambda quota: f"{quota.namespace}/{quota.quota}",
+    "quotas", QuotaAnswer, lambda quota: f"{quota.namespace}/{quota.quota}",
     lambda quota, name: name in (quota.quota, f"{quota.namespace}/{quota.quota}"),
-    lambda quota: natural(f"{quota.namespace}/{quota.quota}"),
-    tables.quotas,
-)
+    lambda quota: natural(f"{quota.namespace}/{quota.quota}"), tables.quotas,
+)  # fmt: skip
 
 
 @contextmanager
 def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
-    """What is asked inside of one node; where it is not there, the error says which are."""
+    """If the query names an unknown node, add similar names to the error."""
     try:
         yield
     except NotFound as error:
@@ -111,16 +104,14 @@ def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What `--json` prints: the whole list, and the revision as of which its last page is."""
+    """What `--json` prints: the whole list, and the revision of its last page."""
 
     revision: int
     items: list[Any]
 
 
 class Listing(NamedTuple):
-    """What is asked for: items of a kind, those of the names or all, by a query, and in a form.
-
-    `look` is how tables show them; `find` says where the gateway is, for one that is away."""
+    """A list to print; `find` returns the gateway's URL again if it goes away."""
 
     gateway: Gateway
     kind: Kind
@@ -131,7 +122,7 @@ class Listing(NamedTuple):
     find: Callable[[], str]
 
     def print(self) -> None:
-        """All of it, once. Raises NotFound where a name is of nothing; the others are printed."""
+        """Print the list. Raises NotFound for unknown names, after printing the others."""
         revision, found = self._ask()
         items, missing = self._named(found)
         if items or not missing:
@@ -140,9 +131,7 @@ class Listing(NamedTuple):
             raise NotFound("; ".join(self._no_such(name, found, revision) for name in missing))
 
     def watch(self) -> None:
-        """All of it, and then what changes, until interrupted; see `_newer`.
-
-        Raises Wrong: in a form that cannot be told piece by piece."""
+        """Print the list, and then its changes, until interrupted. Raises Wrong for YAML."""
         if self.form == "yaml":
             raise Wrong("-o yaml with --watch: choose json, name, wide or a table")
         revision, found = self._ask()
@@ -160,8 +149,6 @@ class Listing(NamedTuple):
             before = after
 
     def _newer(self, revision: int) -> tuple[int, list[Any]]:
-        """All of it once the ledger has gone on. As `tail` does it, a gateway that answers no more
-        is waited for, and standard error says so: it may begin anew."""
         away = False
         while True:
             time.sleep(LOOK_S)
@@ -198,7 +185,6 @@ class Listing(NamedTuple):
         return chosen, [name for name, found in of_name.items() if not found]
 
     def _no_such(self, name: str, items: list[Any], revision: int) -> str:
-        """With where it belongs if it is a node's, else with what is near, or else there."""
         problem = f"no {self.kind.what.removesuffix('s')} {name!r} at revision {revision}"
         if self.kind in (PODS, PLACEMENTS, DEVICES):
             with suppress(NotFound):
@@ -220,7 +206,7 @@ class Listing(NamedTuple):
     def _print(
         self, revision: int, items: list[Any], *, piece: bool = False, header: bool = True
     ) -> None:
-        """In the form that is asked for; with `piece` as one of several, a document a line."""
+        """With `piece`, print one JSON document per line."""
         if self.form == "json" and piece:
             for item in items:
                 print_json(item, line=True)

@@ -1,12 +1,7 @@
-"""`apportion run`: a command of this machine, inside of a share of its devices.
+"""`apportion run`: a command on this machine, inside a share of its devices.
 
-The command is a pod of the ledger like any other: it waits its turn, is placed, and `why`, `top`
-and quotas know it. Once its share is there this process becomes the command, so signals, terminal
-and exit code are the command's own; while it waits, a signal ends it as it would the command.
-Invariant: what is submitted here is ended here, also when the command never starts, by the guardian
-that is there before anything is waited for. The manifest that is submitted is bound to this
-machine, and written in the names that the cluster's configuration has for shares of GPUs, so that a
-command never asks for nothing."""
+The command is a pod of the ledger; when its share is ready, this process becomes the command.
+Invariant: the guardian records the pod's end even if the command never starts."""
 
 from __future__ import annotations
 
@@ -63,8 +58,8 @@ from apportion_schemas.quantities import WHOLE
 PREPARE_S: Final = 40.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit codes of a shell."""
+# signals that Python ignores, and the command would inherit
 _OURS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores, and would have the command ignore."""
 _FILES: Final = (PRELOAD, "CUDA_DEVICE_MEMORY_SHARED_CACHE")
 
 
@@ -105,7 +100,7 @@ def command(
     this = Run(node, here, engine_of(command_line))
     where = msgspec.structs.replace(where, data=where.data.absolute())
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in jobs
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so whoever waits is ended by it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that it ends us while we wait
     config = manifest_config_now(where)
     asked = Asked(memory, cores, count)
     draft = draft_of(document(this, command_line[0], asked, config), config)
@@ -160,13 +155,12 @@ def _become(command_line: tuple[str, ...], pod: str, share: Started) -> None:
 async def _shared(
     where: Where, this: Run, pod: Submitted, timeout_s: float | None, telling: Telling
 ) -> Started:
-    """Wait until the pod is placed, and have its share made.
+    """Wait until the pod is placed, and have its share prepared.
 
-    Raises NotFound: no room in time, or the share cannot be made. Raises LedgerError, Unreachable:
-    the ledger, the gateway or the agent is away."""
+    Raises NotFound if there is no room in time or the share fails, LedgerError, Unreachable."""
 
     async def sweep() -> None:
-        """End the pods of commands that are over and nobody was left to say so; find our own."""
+        """Record ends of commands whose guardian was killed; check that our pod is live."""
         with contextlib.closing(Gateway(where.gateway_url())) as gateway:
             revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
         over = await asyncio.to_thread(ended, pods, this.node, label(user()))
@@ -177,7 +171,7 @@ async def _shared(
             raise NotFound(f"{pod.full_name} was deleted while it waited")
 
     async def cause(revision: int) -> str:
-        """What the pod waits for, as `why` says it at this revision or later; else empty."""
+        """Return what the pod waits for as of `revision`, or an empty string."""
 
         def asked() -> str:
             path, query = ("pods", pod.namespace, pod.name, "why"), {"at_least": revision}
@@ -192,11 +186,11 @@ async def _shared(
             async with asyncio.timeout(timeout_s):
                 decision = await placed(ledger, pod, telling, sweep, cause)
         except TimeoutError:
-            with contextlib.suppress(Unreachable, NotFound):  # of its end others tell
+            with contextlib.suppress(Unreachable, NotFound):  # only the reason is lost
                 telling.waits(await cause(pod.revision))
             raise NotFound(f"no room for it within {timeout_s:g} s{telling.last()}") from None
         share = await _asked(ledger, this, start)
-    for name in _FILES:  # this user must be able to read what holds the command to its share
+    for name in _FILES:  # the library and its region enforce the share
         path = share.environment.get(name, "")
         if path and (closed := unreachable(Path(path))):
             raise NotFound(
@@ -218,7 +212,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
         except NotFound:
             return True
         except click.ClickException:
-            return False  # nobody knows now
+            return False  # unknown for now
 
     def end(why: str) -> None:
         run(_end(where, this, pod, "" if deleted() else why))
@@ -227,10 +221,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 
 
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
-    """Let the agent take back what the pod had, and then write its end, unless that was written.
-
-    Raises NotFound, Unreachable: the agent is away, or cannot. Raises LedgerError: its end could
-    not be written."""
+    """Have the agent take the share back; then record the end if there is a reason."""
     async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:
@@ -239,7 +230,7 @@ async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
 
 
 async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) -> Started:
-    """The agent's answer. Raises NotFound where it is no, Unreachable where there is none."""
+    """Return the agent's answer. Raises NotFound if it refuses, else Unreachable."""
     try:
         reply = await ledger.request(subject_of(this.node), msgspec.json.encode(wish), PREPARE_S)
     except LedgerError as error:
@@ -261,7 +252,7 @@ _FAMILY: Final = "nvidia"
 
 
 class Asked(Struct, frozen=True):
-    """So many devices, and of each MiB of memory and percent of compute; None is all of it."""
+    """The number of devices, and MiB and percent of each; None for all of it."""
 
     memory: int | None
     cores: int | None
@@ -269,7 +260,7 @@ class Asked(Struct, frozen=True):
 
 
 def document(this: Run, program: str, asked: Asked, config: ManifestConfig) -> dict[str, Any]:
-    """The command as a manifest; amounts of memory are in MiB."""
+    """Return the command as a manifest; memory is in MiB."""
     names = config.dialects.hami
     given = {names.count: asked.count, names.memory: asked.memory, names.cores: asked.cores}
     limits = {name: str(value) for name, value in given.items() if value is not None}
@@ -292,7 +283,7 @@ def document(this: Run, program: str, asked: Asked, config: ManifestConfig) -> d
 
 
 def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
-    """Raises Wrong where it cannot be read as a pod that asks for devices."""
+    """Read the manifest. Raises Wrong if it is no pod that requests devices."""
     in_mib = msgspec.structs.replace(
         config, dialects=msgspec.structs.replace(config.dialects, memory_factor=1)
     )
@@ -303,7 +294,7 @@ def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
 
 
 def room_for(asked: Asked, node: str, detail: NodeDetail) -> None:
-    """Raises NotFound where the machine would not have room if it were empty."""
+    """Raises NotFound if the command would not fit even on the empty machine."""
     cards = [card for card in detail.devices if card.present and card.family == _FAMILY]
     if not cards:
         raise NotFound(f"{node} has no GPU of NVIDIA; see `apportion get devices`")
@@ -321,19 +312,16 @@ def room_for(asked: Asked, node: str, detail: NodeDetail) -> None:
 
 
 def label(text: str) -> str:
-    """The text with what a name of Kubernetes may have in it (RFC 1123)."""
+    """Turn the text into a valid Kubernetes name (RFC 1123)."""
     kept = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
     return kept[-_LABEL_MAX:].strip("-") or "run"
 
 
-LOOK_S: Final = 5.0
-"""Between two looks for commands that have ended without a word, while this one waits for room."""
+LOOK_S: Final = 5.0  # between two sweeps for ended commands, while waiting for room
 
 
 class Telling:
-    """What is told of one pod, all of it on stderr, for stdout is the command's own.
-
-    Invariant: a reason is told once, until there is another one."""
+    """Reports on one pod on stderr, because stdout is the command's."""
 
     def __init__(self, pod: Submitted, *, as_json: bool) -> None:
         self._pod = pod
@@ -341,7 +329,7 @@ class Telling:
         self.said = ""
 
     def waits(self, why: str) -> None:
-        """It waits for this; said once. Nothing is said of nothing."""
+        """Report what the pod waits for, unless it is empty or unchanged."""
         if why in {"", self.said}:
             return
         self.said = why
@@ -351,11 +339,11 @@ class Telling:
             say(f"{self._pod.full_name} waits: {why}", err=True)
 
     def last(self) -> str:
-        """What it waited for last, to be put behind a sentence."""
+        """Return the last reason, to append to a sentence."""
         return f": {self.said}" if self.said else ""
 
     def starts(self, placed: PodPlaced, share: Started) -> None:
-        """It has what it asked for."""
+        """Report that the share is ready."""
         if self._as_json:
             self._write(
                 node=placed.node, shares=placed.shares, environment=share.environment,
@@ -380,14 +368,9 @@ async def placed(
     sweep: Callable[[], Awaitable[None]],
     cause: Callable[[int], Awaitable[str]],
 ) -> PodPlaced:
-    """Wait until its placement is bound and taken, and say meanwhile what it waits for.
+    """Wait until the pod is bound and allocated, reporting what it waits for.
 
-    A ledger or gateway that restarts, so that a moment is not seen, does not end the wait.
-
-    `sweep` is called at first and every few seconds, to make room where it can; `cause` says what
-    it waits for, after a refusal at that revision.
-
-    Raises NotFound: what `sweep` raises of that kind. Raises Outdated: a newer build decides."""
+    `sweep` makes room every few seconds; `cause` explains a refusal. Raises NotFound, Outdated."""
     since = pod
     while True:
         try:

@@ -1,8 +1,6 @@
-"""`apportion up`: the real system on one machine, with sample pods placed within seconds.
+"""`apportion up`: the real system on one machine, with sample pods placed in seconds.
 
-The same services as in production, each a process of its own, over an embedded nats-server whose
-ledger is kept between runs. What they import takes longest by far, so this module, which lets the
-fork server begin with that, imports little itself; `standalone` does the work."""
+It imports little, because it starts the fork server first; `standalone` does the work."""
 
 import errno
 import os
@@ -35,8 +33,8 @@ FLEET = Path(__file__).parent / "fleet.yaml"
 SAMPLES_FLEET = "the samples' fleet"
 PORT = click.IntRange(0, 65_535)
 _TO_BE_PASSED: Final = 0o711
+# the agent's arguments, its fleet, and lines of advice
 Machines = tuple[tuple[str, ...], Fleet, tuple[str, ...]]
-"""The agent's arguments, its nodes all together, and what to tell of them."""
 SERVICES = tuple(
     f"apportion.{name}.main" for name in ("scheduler", "agent", "intake", "binder", "gateway")
 )
@@ -108,7 +106,7 @@ def command(
         agent, machines, advice = (
             _local(folder, library)
             if simulated is None
-            # The agent reads what is kept of the fleet, which no one changes while it runs.
+            # The agent reads the kept fleet, which does not change while it runs.
             else (("--fleet", str(nodes_file(folder))), simulated, ())
         )
     except OSError as error:
@@ -128,9 +126,8 @@ def command(
 
 
 def _local(data: Path, library: Path | None) -> Machines:
-    """The machine itself, whose users start commands in shares of its GPUs."""
     if not data.exists():
-        # Others' commands find their regions below it; what is secret in it is closed by itself.
+        # Commands of other users find their regions below it; secret files are protected alone.
         data.mkdir(parents=True)
         data.chmod(_TO_BE_PASSED)
     agent = ["--runs", "--state", str(data / "state"), "--run", str(data / "run")]
@@ -146,8 +143,8 @@ def _local(data: Path, library: Path | None) -> Machines:
 
 
 def _check(make: Callable[[Any], object], of: str = "") -> None:
-    """Make the fleet, which the agent makes again. Raises Wrong with all mistakes, behind `of`."""
-    from apportion.runtime.files import fleets  # with YAML, which the samples' fleet does not cost
+    """Validate the fleet, which the agent builds again. Raises Wrong with all errors."""
+    from apportion.runtime.files import fleets  # slow: needs YAML
 
     try:
         make(fleets)
@@ -156,8 +153,8 @@ def _check(make: Callable[[Any], object], of: str = "") -> None:
 
 
 def misnamed(node: str) -> str:
-    """Why no node may be called so in Kubernetes; empty if one may."""
-    # with all readers, see _check
+    """Return why Kubernetes would refuse the node's name, or an empty string."""
+    # slow: needs all readers
     from apportion.core.workloads.document import ManifestError, dns_subdomain, shown
 
     try:
@@ -168,9 +165,8 @@ def misnamed(node: str) -> str:
 
 
 def _is_file(text: str) -> bool:
-    """Whether this names a file. A description longer than the name of a file can be names none."""
     try:
-        return Path(text).is_file()
+        return Path(text).is_file()  # a long description of devices is no file name
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             return False
@@ -178,9 +174,6 @@ def _is_file(text: str) -> bool:
 
 
 def _simulated(fleet: tuple[str, ...], nodes: int | None, data: Path | None) -> Fleet:
-    """Machines that are there in the ledger alone; unless told, those of the ledger in `data`.
-
-    Raises Wrong, Unreachable: before anything is begun."""
     if not fleet:
         if nodes:
             raise click.UsageError(

@@ -1,12 +1,10 @@
-"""`apportion config`: the one document that every service obeys."""
+"""`apportion config`: the cluster's configuration document."""
 
 import click
-import msgspec
 
 from apportion.cli.client.configuration import (
     configuration_at,
     configuration_now,
-    read_both,
     read_configuration_file,
 )
 from apportion.cli.client.connection import JSON, Where, asks_both
@@ -14,21 +12,13 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, print_answer, print_json, say, table, warn
+from apportion.cli.render.output import console, print_answer, print_json, say, warn
+from apportion.cli.render.rows import Rows
 from apportion.core.answers.reads import ConfigurationAnswer, NodeAnswer
 from apportion.core.configuration import passed_over
 from apportion.core.configuration.keys import KEYS
 from apportion.core.explain.text.suggestions import did_you_mean
-from apportion_schemas import Configuration, ConfigurationChanged
-
-
-class Applied(msgspec.Struct, frozen=True):
-    """What `apply --json` prints; `changed` is false where it was in force already."""
-
-    revision: int
-    changed: bool
-    configuration: Configuration
-
+from apportion_schemas import ConfigurationChanged
 
 _FILE = click.argument("file", metavar="FILE|-")
 
@@ -49,7 +39,7 @@ def check(*, file: str, as_json: bool) -> None:
     What a file of HAMi or Volcano says that has no effect here is named as well.
 
     Exit codes: 0 nothing is wrong; 1 something is."""
-    content, configuration = read_both(file)
+    content, configuration = read_configuration_file(file)
     for path, why in passed_over(content):
         warn(f"{path}: has no effect here: {why}")
     print_answer(configuration, f"{file}: nothing is wrong", as_json=as_json)
@@ -64,7 +54,7 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
     """Let every service obey this document from now on, and nothing of an earlier one.
 
     Exit codes: 0 in force, or it was already; 1 the document is wrong; 3 unreachable."""
-    wanted = read_configuration_file(file)
+    wanted = read_configuration_file(file)[1]
     now = run(configuration_now(where))
     changed = now.configuration != wanted
     revision = now.configuration_revision
@@ -73,9 +63,7 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
         revision = run(write(where.reach(), event, basis=now.revision)).revision or 0
         if configuration_at(where, revision).configuration_revision < revision:
             raise NotFound(f"revision {revision} was refused; the gateway's log says why")
-    if (
-        wanted.nodeconfig
-    ):  # some may be about nodes that are not there: yet, or by a slip of the pen
+    if wanted.nodeconfig:  # warn about unknown nodes: not there yet, or misspelt
         _, nodes = Gateway(where.gateway_url()).items("nodes", NodeAnswer)
         there = {node.node for node in nodes}
         for position, node in enumerate(wanted.nodeconfig):
@@ -85,7 +73,8 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
                 warn(f"{words}; {hint}" if hint else words)
     done = "in force since" if changed else "unchanged: in force since"
     said = f"{file}: {done} revision {revision}"
-    print_answer(Applied(revision, changed, wanted), said, as_json=as_json)
+    body = {"revision": revision, "changed": changed, "configuration": wanted}
+    print_answer(body, said, as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion config show > cluster.json")
@@ -117,7 +106,7 @@ def keys(*, as_json: bool) -> None:
     if as_json:
         print_json([key._asdict() for key in KEYS])
         return
-    made = table("KEY", "OBEYED BY", "MEANING", wraps=("MEANING",))
+    made = Rows("KEY", "OBEYED BY", "MEANING", wraps=("MEANING",))
     for key in KEYS:
         made.add_row(key.path, key.obeyed_by, key.meaning)
     console().print(made)

@@ -1,4 +1,4 @@
-"""`apportion cordon` and `uncordon`: a device or a node off offer, and on again; see `cordons`."""
+"""`apportion cordon` and `uncordon`: close a device or node, and reopen it."""
 
 from collections.abc import Iterable
 
@@ -19,12 +19,11 @@ from apportion.core.explain.text.words import device_words
 from apportion_schemas import DeviceCordonLifted, DeviceUncordoned, NodeCordonLifted, NodeUncordoned
 from apportion_schemas.quantities import Payload
 
-OFF_NAMED = 4
-"""So many devices are named that are off offer still."""
+OFF_NAMED = 4  # devices named that stay closed
 
 
 class Done(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints: what was said of which target, at which revision."""
+    """What `--json` prints: the event, its target and its revision."""
 
     event: str
     target: str
@@ -117,8 +116,7 @@ def uncordon(
 
 
 def not_cordoned(detail: NodeDetail, device: str) -> str:
-    """That nothing stands against the device, or the node where none is named; and what is off
-    offer all the same, which somebody may have meant."""
+    """Return that the device, or else the node, has no cordon, and what is closed."""
     name = f"{device or detail.node.node} is not cordoned at revision {detail.revision}"
     if device and detail.node.cordons:
         return f"{name}; its node {detail.node.node} is: {spoken(detail.node.cordons)}"
@@ -127,8 +125,7 @@ def not_cordoned(detail: NodeDetail, device: str) -> str:
 
 
 def still_off(detail: NodeDetail, device: str) -> str:
-    """What the end of a cordon does not put on offer: devices that have failed, and those of a node
-    with cordons of their own. Empty where there is none."""
+    """List closed devices that an uncordon does not reopen; empty if there are none."""
     said = []
     for each in detail.devices:
         name = device_words(each.device)
@@ -144,11 +141,10 @@ def still_off(detail: NodeDetail, device: str) -> str:
 
 
 def spoken(cordons: Iterable[CordonAnswer]) -> str:
-    """Each reason with its person."""
+    """Return each reason with its author."""
     return "; ".join(f"{each.reason} ({each.by})" for each in cordons)
 
 
 def _tell(data: Payload, revision: int | None, target: str, said: str, *, as_json: bool) -> None:
     by, reason = getattr(data, "by", ""), getattr(data, "reason", "")
-    done = Done(type(data).__name__, target, revision, by, reason)
-    print_answer(done, said, as_json=as_json)
+    print_answer(Done(type(data).__name__, target, revision, by, reason), said, as_json=as_json)

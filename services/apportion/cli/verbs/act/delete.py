@@ -1,4 +1,4 @@
-"""`apportion delete`: pods end, and what they held is free."""
+"""`apportion delete`: end pods, and release their shares."""
 
 import asyncio
 import sys
@@ -27,10 +27,7 @@ from apportion_schemas import PodGroupGone, QueueObserved, QuotaGone, QuotaObser
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints: names that ended, with the revision, and problems.
-
-    `limits` are quotas that ended, as in `quota research/gpus`, and `gangs` those that had no pod,
-    as in `gang research/train`."""
+    """What `--json` prints: ended names with their revisions, and problems."""
 
     deleted: dict[str, int] = {}
     limits: dict[str, int] = {}
@@ -92,10 +89,6 @@ def command(
 def _find(
     where: Where, names: list[tuple[str, str]], report: Report, typed: frozenset[str]
 ) -> list[tuple[int, PodAnswer]]:
-    """Those that are live by now; of the others the report says what may have been meant.
-
-    Only those that were `typed`, and not of a manifest, may be meant for something else than a pod.
-    """
     gateway, now = Gateway(where.gateway_url()), run(by_now(where.reach()))
     found: list[tuple[int, PodAnswer]] = []
     live: list[PodAnswer] = []
@@ -118,7 +111,6 @@ def _find(
 async def _lift(
     ledger: JetStreamLedger, limits: Iterable[QueueObserved | QuotaObserved], report: Report
 ) -> None:
-    """End the quotas; of what cannot end here the report says who ends it, or what to do."""
     async with appending(ledger) as (_, publisher):
         for limit in limits:
             name, there = limit_name(limit), await stands(ledger, limit)
@@ -138,7 +130,6 @@ async def _lift(
 
 
 async def _disband(ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report) -> None:
-    """End the gangs that have no pod; one that has pods left goes with the last of them."""
     of_pods = {pod.group for pod in wish.pods}
     async with appending(ledger) as (_, publisher):
         query = {"at_least": await ledger.last_revision(), "wait_s": WAIT_S}

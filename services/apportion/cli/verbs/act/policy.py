@@ -1,4 +1,4 @@
-"""`apportion policy`: how nodes and devices are preferred, from one revision on."""
+"""`apportion policy`: how nodes and devices are preferred."""
 
 import textwrap
 from typing import Final, get_args
@@ -34,8 +34,7 @@ def get(*, where: Where, as_json: bool, at: str | None) -> None:
 
     Exit codes: 0 shown; 1 nothing is known of the moment; 3 the gateway cannot be reached."""
     gateway = Gateway(where.gateway_url())
-    summary = gateway.ask("summary", answer=SummaryAnswer, query=pinned(gateway, {"at": at}))
-    policy = summary.policy
+    policy = gateway.ask("summary", answer=SummaryAnswer, query=pinned(gateway, {"at": at})).policy
     said = f"nodes {policy.node_policy}, devices {policy.device_policy}"
     print_answer(policy, said, as_json=as_json)
 
@@ -69,15 +68,13 @@ def set_(
     """Change the policy, from the next decision on."""
     if nodes is None and devices is None:
         raise click.UsageError("give --nodes or --devices, or both")
-    now = run(by_now(where.reach()))  # what is not given stays as somebody else has set it since
+    now = run(by_now(where.reach()))  # keeps concurrent changes of the other setting
     summary = Gateway(where.gateway_url()).ask("summary", answer=SummaryAnswer, query=now)
+    policy = summary.policy
     changed = msgspec.structs.replace(
-        summary.policy,
-        by=person(by),
-        reason=reason,
-        node_policy=nodes or summary.policy.node_policy,
-        device_policy=devices or summary.policy.device_policy,
-    )
+        policy, by=person(by), reason=reason, node_policy=nodes or policy.node_policy,
+        device_policy=devices or policy.device_policy,
+    )  # fmt: skip
     appended = run(write(where.reach(), changed, basis=summary.revision))
     said = f"{Teller().line(changed)}, at revision {appended.revision}"
     print_answer({"revision": appended.revision, "policy": changed}, said, as_json=as_json)

@@ -1,7 +1,6 @@
-"""`apportion resize`: more or less of its devices for a pod that runs.
+"""`apportion resize`: change the device shares of a running pod.
 
-The wish goes into the ledger, and the scheduler's answer is waited for there. Invariant: what is
-said in the end is what the ledger says of this wish, and not of another one."""
+Invariant: the scheduler's answer that is printed is the one to this request."""
 
 import asyncio
 
@@ -39,10 +38,7 @@ Answer = PodResized | ResizeRefused
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What `--json` prints: what was asked at which revision, and the scheduler's answer.
-
-    `cores_from_next_process`: other cores were asked for and granted, and hold for processes that
-    start from now on."""
+    """What `--json` prints; granted cores may apply to new processes only."""
 
     asked: int
     revision: int
@@ -119,7 +115,6 @@ def command(
 
 
 async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) -> Said:
-    """Append the wish, and wait for the answer to it. Raises LedgerError, Unreachable."""
     asked = (await write(reach, wish, basis=basis)).revision or 0
     found: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
     rules = Rules()
@@ -131,7 +126,7 @@ async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) ->
             found.set_exception(Outdated(f"the answer cannot be read here: {error}"))
             return
         except (UnreadableEvent, InvalidEvent):
-            return  # whoever folds says so
+            return  # the fold reports it
         if (
             isinstance(data, Answer)
             and (data.pod, data.asked) == (wish.pod, asked)

@@ -1,4 +1,4 @@
-"""`apportion simulate`: let a simulated device fail and recover, or a whole node be lost."""
+"""`apportion simulate`: make a simulated device fail or recover, or lose a node."""
 
 import asyncio
 import contextlib
@@ -35,17 +35,16 @@ _OF_NODES = {
     ("return", False): "is back",
     ("return", True): "is there already: its agent is heard",
 }
+# What is said after an order, by verb and whether it was so before.
 _OF_DEVICES = {
     ("fail", False): "fails now",
     ("fail", True): "has failed already",
     ("recover", False): "recovers now",
     ("recover", True): "is healthy already",
 }
-"""What is said after an order, by its verb and whether it was so before."""
 
 
 def _no_reason(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
-    """Whoever knows `fail` gives one to `lose` as well."""
     if given is not None:
         raise click.UsageError(NO_REASON)
 
@@ -115,11 +114,23 @@ def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> No
         raise NotFound(f"{target!r} is a device; name its node, {node}")
     gateway = Gateway(where.gateway_url())
     found = gateway.ask("nodes", node, answer=NodeDetail).node
-    heard = not found.silent and with_ledger(where.reach(), lambda ledger: _is_heard(ledger, node))
+
+    async def is_heard(ledger: JetStreamLedger) -> bool:
+        heard = asyncio.Event()  # by heartbeats; the gateway may not have noticed a loss yet
+
+        async def beat(_message: Message) -> None:
+            heard.set()
+
+        await ledger.wire.subscribe(beat_of(node)[0], beat)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(), 1.5 * AGENT_BEAT_S)  # a busy machine may be late
+        return heard.is_set()
+
+    heard = not found.silent and with_ledger(where.reach(), is_heard)
     already = heard if order.verb == "return" else not heard
-    _obeyed(where, node, order)  # also where it is so: a node may be silent and not be lost
-    # Wait until the ledger has heard of the node again, so that a second `return` finds nothing to
-    # do. A few beats are enough where an intake runs.
+    _obeyed(where, node, order)  # in any case: a silent node need not be lost
+    # Wait until the ledger sees the node again, so that a second `return` has nothing to do; with
+    # an intake, a few heartbeats are enough.
     end_s = time.monotonic() + BEATS_ENOUGH * AGENT_BEAT_S
     while order.verb == "return" and found.silent and time.monotonic() < end_s:
         found = gateway.ask("nodes", node, answer=NodeDetail).node
@@ -139,7 +150,7 @@ def _order(
     said = said_by_agent(found)
     reason = reason or said or REASON
     already = found.healthy if verb == "recover" else said == reason
-    # Also of one that is so: what was ordered a moment ago may be under way.
+    # In any case: an earlier order may still be in progress.
     _obeyed(where, node, Order(verb=verb, device=device, reason=reason))
     done = {"node": node, "device": device, "verb": verb, "already": already}
     said = f"device {device} of {node} {_OF_DEVICES[verb, already]}"
@@ -147,36 +158,17 @@ def _order(
 
 
 def said_by_agent(device: DeviceAnswer) -> str:
-    """Why its agent says that it failed; empty where it did not.
-
-    A mark of Kubernetes closes a device as well, with words of its own, whatever the agent says."""
+    """Return the agent's, not Kubernetes', reason for a failure; empty if none."""
     if not device.health_reason:
         return ""
-    from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow, and seldom needed
+    from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow and rarely needed
 
-    marked = device.health_reason in {MARKED_UNHEALTHY, UNNAMED}
-    return "" if marked else device.health_reason
+    return "" if device.health_reason in {MARKED_UNHEALTHY, UNNAMED} else device.health_reason
 
 
 def _obeyed(where: Where, node: str, order: Order) -> None:
-    """Raises NotFound where the agent says no."""
     subject, asked = command_subject(node), msgspec.json.encode(order)
     reply = with_ledger(where.reach(), lambda ledger: ledger.request(subject, asked, TIMEOUT_S))
     answer = msgspec.json.decode(reply, type=Obeyed)
     if not answer.done:
         raise NotFound(f"the agent of {node} refuses: {answer.error}")
-
-
-async def _is_heard(ledger: JetStreamLedger, node: str) -> bool:
-    """Whether the node's agent beats: of one that was lost a moment ago nobody else knows it.
-
-    A beat may come later than it should, as where its machine is busy."""
-    heard = asyncio.Event()
-
-    async def beat(_message: Message) -> None:
-        heard.set()
-
-    await ledger.wire.subscribe(beat_of(node)[0], beat)
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(heard.wait(), 1.5 * AGENT_BEAT_S)
-    return heard.is_set()

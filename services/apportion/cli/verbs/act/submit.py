@@ -1,10 +1,10 @@
-"""`apportion submit`: manifests or a trace become pods of the ledger."""
+"""`apportion submit`: append the pods of manifests or a trace."""
 
 import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -34,37 +34,31 @@ from apportion.cli.pods.pending import (
     wait_for_room,
     waits_for,
 )
-from apportion.cli.render.output import bar, console, doubtful, print_json, say, show, table
+from apportion.cli.render.output import bar, console, doubtful, print_json, say, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
-from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer, Why
+from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import limit_name, listed, shares_words
 from apportion.core.explain.text.vocabulary import WAITING
 from apportion.core.explain.text.words import many
 from apportion.runtime.files.manifests import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion_schemas import Shape
 
-NAMED_MAX = 40
-"""Up to so many pods are named one by one."""
-CAUSES_MAX = 5
-"""Of more so many causes are told for which pods wait."""
+NAMED_MAX = 40  # more pods than this are only counted
+CAUSES_MAX = 5  # causes shown if pods are only counted
 
 
 class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints. Only --wait fills `placed`, `refused`, `undecided` and `evicted`.
 
-    So it does `causes`, which counts the refused by what they wait for first. `changed` says what
-    live pods would have otherwise, and `replaced` which were submitted anew; `held` is what
-    --replace would submit or end beside them, of the same workloads, by name; `ended` are pods that
-    their Deployment has no more; `limits` are queues and quotas that were said, with the revision,
-    and `limits_unchanged` those in force just so. In a dry run `submitted`, `ended` and `limits`
-    are without revisions. `gangs` are those of which nothing but the declaration is new, with how
-    many of their pods must have places together. `passed_over` are documents that are neither
-    workloads nor limits, by name; `warnings` are names and amounts in the others that are probably
-    not meant so; `evicted` are by the pod for which they were told to go those that were.
-    `mixed_gangs` are gangs on different device models, with how many pods hold devices of each."""
+    `changed` has the differences of live pods, and `replaced` those submitted again; `held` are
+    pods of the same workloads that --replace would submit or end. `ended` are surplus pods of a
+    Deployment. `limits` are queues and quotas with their revisions; `limits_unchanged` were in
+    force. In a dry run, revisions are missing. `gangs` have only a new declaration, with their
+    minimum of pods. `passed_over` documents are neither workloads nor limits. `warnings` are
+    probable mistakes. `causes` counts the refused by their first cause. `evicted` are by the pod
+    for which they were evicted. `mixed_gangs` are on several device models, with pods per model."""
 
     dry_run: bool = False
     submitted: list[Submitted] = []
@@ -86,14 +80,6 @@ class Report(msgspec.Struct, kw_only=True):
     evicted: dict[str, list[str]] = {}
     mixed_gangs: dict[str, dict[str, int]] = {}
     seconds: float = 0.0
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """What to do beside submitting: wait for so long (None for not), replace, or only say."""
-
-    wait_s: float | None
-    replace: bool
-    dry_run: bool
 
 
 @click.command(
@@ -152,8 +138,7 @@ def command(
     tell_refused(problems)
     _tell_doubtful(report, wish.slips)
     if wish.pods or wish.groups or wish.limits or wish.deployments:
-        choice = Choice(timeout_s if wait else None, replace, dry_run)
-        run(_submit(where, wish, report, choice))
+        run(_submit(where, wish, report, replace=replace, wait_s=timeout_s if wait else None))
     if as_json:
         print_json(report)
     else:
@@ -164,7 +149,9 @@ def command(
         sys.exit(REFUSED)
 
 
-async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> None:
+async def _submit(
+    where: Where, wish: Wish, report: Report, *, replace: bool, wait_s: float | None
+) -> None:
     gateway = Gateway(where.gateway_url())
     async with open_ledger(where.reach()) as ledger:
         newest = await ledger.last_revision()
@@ -174,7 +161,7 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
             _tell_doubtful(report, undeclared_queues(wish, [each.queue for each in queues]))
         found = await asyncio.to_thread(compared, wish, live, gateway)
         report.unchanged = found.same
-        if not choice.replace:
+        if not replace:
             found.hold_back()
             report.held = found.held
             for draft, there in found.changed:
@@ -184,10 +171,9 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         found.new.groups |= gangs
         report.gangs = {name: each.min_available for name, each in gangs.items()}
         names = [limit_name(limit) for limit in wish.limits]
-        if choice.dry_run:
-            pods = found.new.pods
-            report.submitted = [Submitted(pod.namespace, pod.name, "", 0) for pod in pods]
-            if choice.replace:
+        if report.dry_run:
+            report.submitted = [Submitted(pod.namespace, pod.name, "", 0) for pod in found.new.pods]
+            if replace:
                 report.replaced = [f"{draft.namespace}/{draft.name}" for draft, _ in found.changed]
             report.ended = {f"{pod.namespace}/{pod.name}": 0 for pod in found.surplus}
             report.limits = {
@@ -202,17 +188,16 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         report.limits_unchanged = _but(names, report.limits)
         with bar("submitting", len(found.new.pods)) as tell:
             report.submitted = await append(ledger, found.new, basis=basis, progress=tell)
-        if choice.replace and found.changed:
+        if replace and found.changed:
             anew = await replace_pods(ledger, found.changed, wish.groups, basis=basis)
             report.submitted += anew
             report.replaced = [pod.full_name for pod in anew]
-        surplus = [(basis, pod) for pod in found.surplus]
-        report.ended = await end(ledger, surplus, "scaled down")
+        report.ended = await end(ledger, [(basis, pod) for pod in found.surplus], "scaled down")
         report.seconds = round(time.monotonic() - began, 3)
-        if choice.wait_s is not None:
+        if wait_s is not None:
             await _decided(
                 ledger, gateway, wish, report,
-                waiting=found.waiting, basis=basis, wait_s=choice.wait_s,
+                waiting=found.waiting, basis=basis, wait_s=wait_s,
             )  # fmt: skip
 
 
@@ -220,10 +205,6 @@ async def _decided(
     ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report, *,
     waiting: Sequence[PodAnswer], basis: int, wait_s: float,
 ) -> None:  # fmt: skip
-    """Wait until what was submitted is decided, also where others go for it first.
-
-    So too for what was live and `waiting` at the revision `basis`: whoever submits the same again
-    asks the same."""
     end = time.monotonic() + wait_s
     live = [Submitted(pod.namespace, pod.name, pod.uid, basis + 1) for pod in waiting]
     pods = [*report.submitted, *live]
@@ -238,32 +219,10 @@ async def _decided(
     left = max(end - time.monotonic(), 0.0)
     priorities = {f"{pod.namespace}/{pod.name}": pod.priority for pod in wish.pods if pod.preempts}
     now = await wait_for_room(ledger, gateway, awaited, priorities, left)
-    # Of a gang it is the refusal of some pod of it, which need not want what this one does.
+    # A gang's refusal may be about another pod with another shape.
     lone = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods if not pod.group}
     shapes = {pod.uid: lone[pod.full_name] for pod in pods if pod.full_name in lone}
     never = await asyncio.to_thread(never_fitting, gateway, awaited)
-    _note_decisions(report, awaited, now, shapes, never)
-    groups = {pod.group for pod in wish.pods if pod.group}
-    if groups and report.placed:
-        query = {"at_least": awaited.revision, "wait_s": 30}
-        _, gangs = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
-        for gang in gangs:
-            if gang.group in groups and len(gang.models) > 1:
-                report.mixed_gangs[gang.group] = gang.models
-                _tell_doubtful(report, [words.mixed_gang(gang.group, gang.models)])
-
-
-def _but(names: Iterable[str], said: Collection[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if name not in said]
-
-
-def _note_decisions(
-    report: Report,
-    awaited: Awaited,
-    now: Mapping[str, Why],
-    shapes: Mapping[str, Shape],
-    never: Collection[str],
-) -> None:
     for uid, said in awaited.decided.items():
         name, why = awaited.pods[uid].full_name, now.get(uid)
         if said.placed is not None:
@@ -280,6 +239,18 @@ def _note_decisions(
     report.causes = causes(awaited, still, shapes, never)
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
     report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
+    groups = {pod.group for pod in wish.pods if pod.group}
+    if groups and report.placed:
+        query = {"at_least": awaited.revision, "wait_s": 30}
+        _, gangs = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
+        for gang in gangs:
+            if gang.group in groups and len(gang.models) > 1:
+                report.mixed_gangs[gang.group] = gang.models
+                _tell_doubtful(report, [words.mixed_gang(gang.group, gang.models)])
+
+
+def _but(names: Iterable[str], said: Collection[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if name not in said]
 
 
 def _tell_doubtful(report: Report, said: Sequence[str]) -> None:
@@ -303,7 +274,7 @@ def _tell(report: Report, *, waited: bool) -> None:
 
 
 def of_waiting(report: Report) -> Iterator[str]:
-    """For what how many wait where they are too many to be named, and who names them."""
+    """Yield what pods wait for, if there are too many to name."""
     for cause, count in itertools.islice(report.causes.items(), CAUSES_MAX):
         yield f"{count:,} {WAITING}: {cause}"
     if (more := len(report.causes) - CAUSES_MAX) > 0:
@@ -313,7 +284,7 @@ def of_waiting(report: Report) -> Iterator[str]:
 
 
 def of_replace(report: Report) -> str:
-    """What --replace does, before anybody says it: also to those that are not live, or too many."""
+    """Return what --replace would do."""
     done = [f"submits {len(report.changed):,} anew"]
     for what, verb in (("submitted", "submits"), ("ended", "ends")):
         count = sum(each == what for each in report.held.values())
@@ -322,7 +293,7 @@ def of_replace(report: Report) -> str:
 
 
 def counted(report: Report) -> str:
-    """All of it in numbers; of a dry run what would be done."""
+    """Summarize the report in numbers."""
     would, count = "would be " if report.dry_run else "", len(report.submitted)
     done = [f"{count:,} {would}submitted"] if count else []
     for what, number in (
@@ -346,14 +317,14 @@ def counted(report: Report) -> str:
 
 
 def of_plan(report: Report) -> str:
-    """Which verb goes on where a dry run of manifests ends; empty where nothing is to be placed."""
+    """Return a hint at `apportion plan` after a dry run, or an empty string."""
     if not report.dry_run or not (report.submitted or report.replaced):
         return ""
     return "`apportion plan -f FILE` says where each would go, and who would be evicted"
 
 
 def _outcomes(report: Report, *, waited: bool) -> Rows:
-    made = table("POD", "OUTCOME", wraps=("OUTCOME",))
+    made = Rows("POD", "OUTCOME", wraps=("OUTCOME",))
     would = "would be " if report.dry_run else ""
     if waited:
         _waited(report, made)
@@ -361,8 +332,7 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
         for pod in report.submitted:
             at = f" at revision {pod.revision}" if pod.revision else ""
             made.add_row(pod.full_name, f"{would}submitted{at}")
-    shown = {*report.placed, *report.refused, *report.undecided}
-    for name in sorted({*report.unchanged} - shown):
+    for name in sorted({*report.unchanged} - {*report.placed, *report.refused, *report.undecided}):
         made.add_row(name, "unchanged: live already", style="dim")
     for name, said in report.changed.items():
         made.add_row(name, f"changed: {'; '.join(said)}", style="yellow")

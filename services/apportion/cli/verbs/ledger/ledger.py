@@ -1,8 +1,7 @@
-"""`apportion ledger`: make the stream, check, enlarge, copy and trim it, say how it is read.
+"""`apportion ledger`: create, check, resize, archive and trim the stream.
 
-Invariants: what `trim` drops was read in the archive a moment before, and what every service needs
-to begin is kept; see `runtime.jetstream.retention`. No reader halts unasked at what `enable` and
-`set-aside` write: what would is said first, and only `--force` goes on."""
+Invariants: `trim` drops only events that it has just read in the archive, and keeps what services
+need to start. `enable` and `set-aside` do not halt readers, unless forced."""
 
 import sys
 from collections import Counter
@@ -50,12 +49,11 @@ DAY_S = 86_400.0
 WRITERS = tuple(dict.fromkeys(row.writer for row in CATALOGUE))
 _VERSIONS = {row.name: row.version for row in CATALOGUE}
 _SHOWN = 6
-Look = Callable[[JetStreamLedger], Coroutine[Any, Any, StreamInfo]]
-"""What is done to the stream, or asked of it."""
+Look = Callable[[JetStreamLedger], Coroutine[Any, Any, StreamInfo]]  # an operation on the stream
 
 
 class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `apportion verify --json` prints."""
+    """What `apportion ledger check --json` prints."""
 
     ok: bool
     first_revision: int = 0
@@ -64,13 +62,6 @@ class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
     max_bytes: int = -1
     replicas: int = 0
     error: str = ""
-
-
-class Archived(msgspec.Struct, frozen=True):
-    """What `apportion ledger archive --json` prints."""
-
-    file: str
-    revisions: int
 
 
 @click.group(epilog="Example:  apportion ledger check")
@@ -124,22 +115,23 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
 
     Nothing of the ledger is changed, and an archive may be as large as the ledger."""
 
-    async def copied(ledger: JetStreamLedger) -> Archived:
+    async def copied(ledger: JetStreamLedger) -> int:
         info = await jetstream.check_stream(ledger)
         with ArchiveWriter(file, stream=STREAM, created=info.created) as writer:
             if info.state.messages:
                 await read_to(ledger, info.state.last_seq, writer.add, start=info.state.first_seq)
-        return Archived(str(file), writer.revisions)
+        return writer.revisions
 
     try:
-        written = with_ledger(where.reach(), copied)
+        revisions = with_ledger(where.reach(), copied)
     except (ArchiveError, OSError) as error:
         raise NotFound(f"no archive written: {error}") from None
-    print_answer(written, f"{written.revisions} events in {written.file}", as_json=as_json)
+    body = {"file": str(file), "revisions": revisions}
+    print_answer(body, f"{revisions} events in {file}", as_json=as_json)
 
 
 def words_of(checked: Checked) -> str:
-    """What of a ledger that is as it must be; amounts are in the units that `doctor` has."""
+    """Describe a sound ledger; units as in `doctor`."""
     most = size(checked.max_bytes) if checked.max_bytes >= 0 else "what the disk holds"
     return (
         f"the ledger is as it must be: revisions {checked.first_revision} to "
@@ -176,7 +168,7 @@ def _tell(reach: Reach, look: Look, *, as_json: bool) -> None:
 
 
 class Trimmed(msgspec.Struct, frozen=True):
-    """What `--json` prints: the revisions `dropped`, and the first that is left."""
+    """What `--json` prints: the number `dropped`, and the first revision left."""
 
     dropped: int
     first_revision: int
@@ -212,10 +204,30 @@ def trim(
     Keep the archive: `apportion verify --before ARCHIVE` reads it and the ledger as one chain."""
     given = Reach(bootstrap_nats, bootstrap_key) if bootstrap_nats else None
     dropping = None if dry_run else given or where.reach("bootstrap")
+
+    async def trimmed() -> Trimmed | CannotDrop:
+        async with open_ledger(where.reach()) as ledger:
+            try:
+                found = await droppable(
+                    ledger, archive, at_most=last or END, older_than_s=older_than_s
+                )
+            except CannotDrop as cannot:
+                return cannot
+            beginning = await Snapshots(ledger.wire).beginning_behind(found.last)
+        count = max(found.last - found.first + 1, 0)
+        if count and dropping:
+            # First store the snapshot that the rest begins with, where only bootstrap writes.
+            async with open_ledger(dropping, checked=False) as ledger:
+                if beginning is not None:
+                    info = await stream.check(ledger.wire)
+                    snapshots = Snapshots(ledger.wire)
+                    await snapshots.create(replicas=info.config["num_replicas"])
+                    await snapshots.begin_with(beginning)
+                await stream.drop(ledger.wire, last=found.last)
+        return Trimmed(count, max(found.first, found.last + 1), found.because)
+
     try:
-        outcome = run(
-            _trim(where.reach(), dropping, archive, at_most=last or END, older_than_s=older_than_s)
-        )
+        outcome = run(trimmed())
     except (ArchiveError, OSError) as error:
         raise NotFound(f"nothing dropped: {error}") from None
     if isinstance(outcome, CannotDrop):
@@ -225,30 +237,8 @@ def trim(
     print_answer(outcome, f"{text} (not more, for {outcome.because})", as_json=as_json)
 
 
-async def _trim(
-    reading: Reach, dropping: Reach | None, archive: Path, *, at_most: int, older_than_s: float
-) -> Trimmed | CannotDrop:
-    async with open_ledger(reading) as ledger:
-        try:
-            found = await droppable(ledger, archive, at_most=at_most, older_than_s=older_than_s)
-        except CannotDrop as cannot:
-            return cannot
-        beginning = await Snapshots(ledger.wire).beginning_behind(found.last)
-    count = max(found.last - found.first + 1, 0)
-    if count and dropping:
-        # Once the state with which the rest begins is where only bootstrap writes.
-        async with open_ledger(dropping, checked=False) as ledger:
-            if beginning is not None:
-                info = await stream.check(ledger.wire)
-                snapshots = Snapshots(ledger.wire)
-                await snapshots.create(replicas=info.config["num_replicas"])
-                await snapshots.begin_with(beginning)
-            await stream.drop(ledger.wire, last=found.last)
-    return Trimmed(count, max(found.first, found.last + 1), found.because)
-
-
 class Wanted(msgspec.Struct, frozen=True):
-    """A format that this build writes and the ledger does not allow, and who would halt at it."""
+    """A format of this build that is not enabled, and the readers that it would halt."""
 
     format: str
     writer: str
@@ -256,18 +246,10 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Enabled(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `enable --json` prints; `revisions` are those at which formats were enabled."""
+    """What `enable --json` prints; `revisions` are those of the enabled formats."""
 
     wanted: tuple[Wanted, ...]
     revisions: dict[str, int | None] = {}
-
-
-class SetAside(msgspec.Struct, frozen=True):
-    """What `set-aside --json` prints: each revision, and the one that sets it aside."""
-
-    revisions: dict[int, int | None]
-    by: str
-    reason: str
 
 
 @command.command(epilog="Example:  apportion ledger enable     apportion ledger enable PodPlaced@3")
@@ -324,17 +306,35 @@ def set_aside(
 
     Exit codes: 0 done; 1 there is no such event, or it is needed; 3 the ledger cannot be reached.
     """
-    who = person(by)
-    outcome = SetAside(run(_set_aside(where, revisions, who, reason, force=force)), who, reason)
+    who, chosen = person(by), list(dict.fromkeys(revisions))
+
+    async def written() -> dict[int, int | None]:
+        async with open_ledger(where.reach()) as ledger:
+            rules = await stream.read_rules(ledger.wire)
+            last = await ledger.last_revision()
+            for revision in chosen:
+                await _check(ledger, rules, revision, force=force)
+            # In a trimmed ledger, readers restart from a snapshot before that revision.
+            first, earliest = await ledger.first_revision(), min(chosen)
+            stored = await Snapshots(ledger.wire).stored() if first > 1 else []
+            if first > 1 and not any(first - 1 <= each.revision < earliest for each in stored):
+                raise NotFound(
+                    f"the ledger begins at {first}, and no snapshot is from before {earliest}: "
+                    "nobody could begin anew without it"
+                )
+        data = [RevisionSetAside(revision=each, by=who, reason=reason) for each in chosen]
+        return dict(zip(chosen, await write_all(where.reach(), data, basis=last), strict=True))
+
+    outcome = run(written())
     if as_json:
-        print_json(outcome)
+        print_json({"revisions": outcome, "by": who, "reason": reason})
         return
-    for revision, at in outcome.revisions.items():
+    for revision, at in outcome.items():
         say(f"revision {revision} is set aside, by revision {at}")
 
 
 def _parsed(text: str) -> tuple[str, int]:
-    """The event and the version that are meant. Raises Wrong."""
+    """Parse EVENT@VERSION. Raises Wrong."""
     name, _, number = text.partition("@")
     newest = _VERSIONS.get(name, 0)
     version = int(number) if number.isascii() and number.isdecimal() else 0
@@ -383,7 +383,6 @@ async def _enable(
 
 
 def _halting(readers: Sequence[ReaderThere], name: str, version: int) -> dict[str, int]:
-    """How many readers of which name do not know the format."""
     return dict(Counter(each.name for each in readers if not each.knows(name, version)))
 
 
@@ -392,30 +391,8 @@ def _counted(halts: dict[str, int]) -> str:
     return listed(named, _SHOWN)
 
 
-async def _set_aside(
-    where: Where, revisions: Sequence[int], by: str, reason: str, *, force: bool
-) -> dict[int, int | None]:
-    chosen = list(dict.fromkeys(revisions))
-    async with open_ledger(where.reach()) as ledger:
-        rules = await stream.read_rules(ledger.wire)
-        last = await ledger.last_revision()
-        for revision in chosen:
-            await _check(ledger, rules, revision, force=force)
-        # Where the ledger was trimmed, a reader begins with a snapshot of before that revision.
-        first, earliest = await ledger.first_revision(), min(chosen)
-        stored = await Snapshots(ledger.wire).stored() if first > 1 else []
-        if first > 1 and not any(first - 1 <= each.revision < earliest for each in stored):
-            raise NotFound(
-                f"the ledger begins at {first}, and no snapshot is from before {earliest}: nobody "
-                "could begin anew without it"
-            )
-    data = [RevisionSetAside(revision=each, by=by, reason=reason) for each in chosen]
-    written = await write_all(where.reach(), data, basis=last)
-    return dict(zip(chosen, written, strict=True))
-
-
 async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force: bool) -> None:
-    """Raises NotFound: it is not there, is set aside already, or is read well by this build."""
+    """Raises NotFound if the revision is missing, set aside, or sound."""
     record = await stream.read_record(ledger.wire, revision)
     if record is None:
         raise NotFound(f"the ledger has no revision {revision}")

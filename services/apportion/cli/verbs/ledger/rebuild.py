@@ -1,8 +1,6 @@
-"""`apportion rebuild`: a lost ledger, written anew from what the pods of the cluster say they hold.
+"""`apportion rebuild`: restore a lost ledger from the annotations of running pods.
 
-Placements go onto pods as annotations in the write that binds them, so the cluster itself is the
-copy. Invariants: a ledger that has pods is not lost, and nothing is written to it; each pod is
-taken once, also beside a watcher that does the same, for both write the same event."""
+Invariants: a ledger with pods is left alone; each pod is adopted once, as by a watcher."""
 
 import asyncio
 import contextlib
@@ -30,7 +28,6 @@ from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import bound_claim
 from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import FenceRefused
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.reach import Reach
@@ -44,7 +41,7 @@ PODS = "/api/v1/pods"
 
 
 class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints: bound pods found, those adopted, and those of which nobody can tell."""
+    """What `--json` prints: bound pods, those adopted, and those without known shares."""
 
     cluster: str
     pods: int
@@ -74,8 +71,7 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
     rebuilt = LedgerRebuilt(by=person(by), reason=reason[:TEXT_MAX], cluster="")
     schedulers = frozenset(given["schedulers"])
-    work = _rebuild(where.reach(), kube, rebuilt, schedulers, dry_run=given["dry_run"])
-    done = run(work)
+    done = run(_rebuild(where.reach(), kube, rebuilt, schedulers, dry_run=given["dry_run"]))
     if as_json:
         print_json(done)
         return
@@ -98,7 +94,7 @@ async def _rebuild(
     dry_run: bool,
 ) -> Rebuilt:
     async with open_ledger(reach) as ledger:
-        # A new ledger perhaps holds devices and a configuration already.
+        # A new ledger may have devices and a configuration already.
         auditor = Auditor(State(rules=await stream.read_rules(ledger.wire)))
         await read_to(
             ledger,
@@ -112,21 +108,30 @@ async def _rebuild(
                 "another one, give the server an empty store"
             )
         cluster, held, unread = await _found_in(kube, state, schedulers)
-        pods, revision = len(held) + len(unread), 0
-        if not dry_run:
-            rebuilt = msgspec.structs.replace(
-                rebuilt, cluster=cluster, pods=pods, unread=len(unread)
-            )
-            revision = await _write(ledger, rebuilt, held, basis=state.revision)
-        return Rebuilt(cluster, pods, len(held), revision, unread)
+        pods = len(held) + len(unread)
+        if dry_run:
+            return Rebuilt(cluster, pods, len(held), 0, unread)
+        rebuilt = msgspec.structs.replace(rebuilt, cluster=cluster, pods=pods, unread=len(unread))
+        async with appending(ledger, rebuilt.by) as (commit, publisher):
+            basis = await publish(publisher, rebuilt, basis=state.revision) or state.revision
+            revisions = [basis]
+
+            async def hold(data: PodAdopted) -> None:
+                draft = publisher.draft(data, event_id=f"{data.pod}/adopted/0", basis=basis)
+                with contextlib.suppress(FenceRefused):  # a watcher adopted it
+                    done = await commit.append(msgspec.structs.replace(draft, expect=0))
+                    revisions.append(done.revision or basis)
+
+            for first_of in range(0, len(held), TOGETHER_MAX):
+                batch = held[first_of : first_of + TOGETHER_MAX]
+                await asyncio.gather(*(hold(data) for data in batch))
+            return Rebuilt(cluster, pods, len(held), max(revisions), unread)
 
 
 async def _found_in(
     kube: KubeChoice, state: State, schedulers: frozenset[str]
 ) -> tuple[str, tuple[PodAdopted, ...], tuple[str, ...]]:
-    """Ask the cluster for all pods: those whose shares can be told, and the names of the others.
-
-    Raises Unreachable: it does not answer, or does not let us."""
+    """Return URL, adoptions and names of pods without known shares. Raises Unreachable."""
     from apportion.runtime.kube.client import KubeRefused, KubeUnavailable, open_kube
     from apportion.runtime.kube.watch import pages
 
@@ -155,27 +160,3 @@ async def _found_in(
             return api.url, tuple(adoptions), tuple(unread)
     except (KubeUnavailable, KubeRefused, ConfigError) as error:
         raise Unreachable(str(error)) from None
-
-
-async def _write(
-    ledger: JetStreamLedger,
-    rebuilt: LedgerRebuilt,
-    adoptions: tuple[PodAdopted, ...],
-    *,
-    basis: int,
-) -> int:
-    """Say what this is, then hold every pod; the last revision."""
-    async with appending(ledger, rebuilt.by) as (commit, publisher):
-        basis = await publish(publisher, rebuilt, basis=basis) or basis
-        revisions = [basis]
-
-        async def hold(data: PodAdopted) -> None:
-            draft = publisher.draft(data, event_id=f"{data.pod}/adopted/0", basis=basis)
-            with contextlib.suppress(FenceRefused):  # a watcher has told of it
-                done = await commit.append(msgspec.structs.replace(draft, expect=0))
-                revisions.append(done.revision or basis)
-
-        for first_of in range(0, len(adoptions), TOGETHER_MAX):
-            batch = adoptions[first_of : first_of + TOGETHER_MAX]
-            await asyncio.gather(*(hold(data) for data in batch))
-        return max(revisions)

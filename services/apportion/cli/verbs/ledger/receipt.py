@@ -1,9 +1,7 @@
-"""`apportion receipt`: sign what the ledger holds, and show that one decision is in it, offline.
+"""`apportion receipt`: sign the ledger, and prove one decision offline.
 
-Whoever runs `receipt write` has the private key, and may be another person on another machine than
-those who run the ledger; it needs to read the ledger and nothing else. Invariant: what is written
-to standard output with --json is a whole document, so it can be piped to where nobody rewrites it.
-"""
+`receipt write` may run on a machine that can only read the ledger. Invariant: with --json, standard
+output is a whole document that can be piped to an append-only store."""
 
 import asyncio
 import functools
@@ -55,22 +53,14 @@ from apportion_schemas import decode
 from apportion_schemas.envelope import EventError
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
+# `sign` with all arguments but the ledger
 Signing = Callable[[JetStreamLedger], Awaitable[list[Found]]]
-"""See `sign`, with all but the ledger told."""
 PROOF_BYTES_MAX = 64 << 20
 EVERY_MIN_S = 10
 
 receipts_option = click.option(
     "--receipts", "folder", type=_FOLDER, required=True, metavar="DIR", help="Where receipts are."
 )
-
-
-class Made(msgspec.Struct, frozen=True):
-    """What `receipt key --json` prints: two files, and the key's id."""
-
-    private: str
-    public: str
-    key: str
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -109,7 +99,7 @@ def key(*, as_json: bool, file: Path) -> None:
         raise NotFound(f"no key made: {error}") from None
     made = read_verifying_key(public)
     if as_json:
-        print_json(Made(str(file), str(public), made.id))
+        print_json({"private": str(file), "public": str(public), "key": made.id})
         return
     say(f"private: {file} (keep it; nobody else signs)")
     say(f"public:  {public} key {made.id} (publish it)")
@@ -139,13 +129,9 @@ def write(
     try:
         receipts, clock = Receipts(folder), SystemClock()
         signing = functools.partial(
-            sign,
-            receipts=receipts,
-            key=read_signing_key(key_file),
-            known=read_keys(known_files),
-            time=lambda: rfc3339(clock.now()),
-            tell=progress(0),
-        )
+            sign, receipts=receipts, key=read_signing_key(key_file), known=read_keys(known_files),
+            time=lambda: rfc3339(clock.now()), tell=progress(0),
+        )  # fmt: skip
         with receipts.alone():
             run(_write(where.reach(), signing, every_s=every_s, as_json=as_json))
     except BlockingIOError:
@@ -240,7 +226,7 @@ async def _read(ledger: JetStreamLedger, signed: Checkpoint) -> list[Record]:
 
 
 def _proof(found: Found, records: list[Record], revision: int) -> Proof:
-    """Raises ReceiptInvalid: the records are not those that were signed."""
+    """Raises ReceiptInvalid if the records are not those that were signed."""
     signed = found.checkpoint
     leaves = [leaf_of(each.revision, each.subject, each.payload) for each in records]
     size, index = signed.last - signed.first + 1, revision - signed.first

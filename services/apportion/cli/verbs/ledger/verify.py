@@ -1,4 +1,4 @@
-"""`apportion verify`: read the ledger, or an archive of it, and say whether everything holds.
+"""`apportion verify`: check the ledger or an archive of it.
 
 Invariant: exit code 0 means that every message of the range was read and every check held."""
 
@@ -40,13 +40,12 @@ from apportion.runtime.process.reach import Reach
 from apportion_schemas import UnknownEvent
 
 SHOWN = 10
-CONTRADICTIONS_NAMED = 20
-"""So many of the events that changed nothing are named: the newest."""
+CONTRADICTIONS_NAMED = 20  # events without effect that are named: the newest
 TOLD_EVERY = 10_000
 
 
 class Contradiction(msgspec.Struct, frozen=True):
-    """An event that changed nothing: where it stands, what it is, and what it contradicts."""
+    """An event without effect: its revision, type and what it contradicts."""
 
     revision: int
     type: str
@@ -54,14 +53,12 @@ class Contradiction(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints. `violations` are the first ones; `found` counts all by check.
+    """What `--json` prints. `violations` are the first; `found` counts all by check.
 
-    `contradictions` counts events that changed nothing, of which `contradicting` are the newest.
-    `differences` counts by kind where cluster and ledger were found to differ: no violation.
-    `set_aside` are revisions that change nothing because an operator says so, and why: no
-    violations either. `unknown` is what a newer build wrote behind the last revision, where the
-    check had to end. With --receipts, `proven` events are those that so many `receipts` signed, up
-    to `proven_to`."""
+    `contradictions` counts events without effect; `contradicting` are the newest. `differences`
+    counts, by kind, where cluster and ledger differed, which is no violation. `set_aside` are
+    revisions set aside by an operator, with reasons. `unknown` is an event of a newer build, where
+    the check ended. With --receipts, `proven` events up to `proven_to` are signed by `receipts`."""
 
     ok: bool
     first_revision: int
@@ -87,29 +84,26 @@ class _Done(Exception):
 
 
 class _Verification:
-    """One run: the auditor, the first violations, and how far it is."""
-
-    def __init__(self, auditor: Auditor, *, start: int, last: int) -> None:
+    def __init__(
+        self, auditor: Auditor, receipts: ReceiptCheck | None, *, start: int, last: int
+    ) -> None:
         self.auditor = auditor
         self.start = start
         self.last = last
         self.violations: list[Violation] = []
         self.contradicting: deque[Contradiction] = deque(maxlen=CONTRADICTIONS_NAMED)
         self.snapshots: dict[int, str] = {}
-        self.broken = False  # it cannot be read on
+        self.broken = False  # the rest cannot be read
         self.unknown = ""
-        self.receipts: ReceiptCheck | None = None
-        self._tell = progress(last)
-
-    def use(self, receipts: ReceiptCheck | None) -> None:
         self.receipts = receipts
         if receipts is not None:
-            receipts.goal = self.last
+            receipts.goal = last
+        self._tell = progress(last)
 
     def take(self, record: Record) -> None:
-        """The next record. Raises _Done behind the last one that can be read."""
+        """Check the next record. Raises _Done after the last one."""
         if self.receipts is not None:
-            self.hold(self.receipts.take(record))  # before: it also holds what nobody can read
+            self.hold(self.receipts.take(record))  # first, because it covers unreadable events too
         before = self.auditor.contradictions
         try:
             self.note(self.auditor.take(record.revision, record.subject, record.payload))
@@ -125,7 +119,7 @@ class _Verification:
             self.hold(self.receipts.folded(self.auditor.state))
         snapshot = self.snapshots.get(record.revision)
         if snapshot is not None and digest(self.auditor.state) != snapshot:
-            self.auditor.found["snapshot"] += 1  # it would lead every restart astray
+            self.auditor.found["snapshot"] += 1  # every restart would begin with it
             text = "the snapshot at this revision is not what the ledger folds to"
             self.note([Violation(record.revision, "snapshot", text)])
         if record.revision % TOLD_EVERY == 0:
@@ -134,7 +128,7 @@ class _Verification:
             raise _Done
 
     def note(self, violations: list[Violation]) -> None:
-        """Keep the first few."""
+        """Keep the first few violations."""
         self.violations += violations[: SHOWN - len(self.violations)]
 
     def hold(self, wrong: Iterable[tuple[int, str]]) -> None:
@@ -215,7 +209,13 @@ def command(
     except (ReceiptInvalid, OSError) as error:
         raise NotFound(f"--receipts: {error}") from None
     if archives:
-        outcome = _verify_archives(archives, start, last or 0, receipts)
+        auditor = Auditor(State(rules=rules_of(read_said(archives))), start=start)
+        verification = _Verification(auditor, receipts, start=start, last=last or 0)
+        if receipts is not None and not last:
+            with suppress(ArchiveError, OSError):  # `_read_archives` reports the error
+                receipts.goal = read_span(archives[-1])[1]
+        _read_archives(archives, verification)
+        outcome = verification.outcome()
     else:
         outcome = run(_verify_ledger(where.reach(), (start, last), before, receipts))
     print_answer(outcome, lambda: _say(outcome), as_json=as_json)
@@ -247,17 +247,18 @@ async def _verify_ledger(
                         f"--before: {archive} is of the ledger made at {created}, not at "
                         f"{info.created}"
                     )
-            said = [*read_said(before), *await stream.read_said(ledger.wire)]
-            state = State(rules=rules_of(said))
+            state = State(
+                rules=rules_of([*read_said(before), *await stream.read_said(ledger.wire)])
+            )
         else:
-            # At or before the start, or where that is dropped, the oldest state that is there.
+            # Before the start, or else the oldest snapshot left.
             first = info.state.first_seq
             state = await snapshots.restore(at_most=start - 1) if start >= first else State()
             if state.revision + 1 < first:
                 state = await snapshots.oldest(first) or State(rules=await snapshots.rules())
         start = max(start, state.revision + 1) if info.state.first_seq > start else start
-        verification = _Verification(Auditor(state, start=start), start=start, last=last or newest)
-        verification.use(receipts)
+        auditor = Auditor(state, start=start)
+        verification = _Verification(auditor, receipts, start=start, last=last or newest)
         await asyncio.to_thread(_read_archives, before, verification)
         for stored in await snapshots.written():
             behind = max(verification.auditor.state.revision, start - 1)
@@ -275,32 +276,17 @@ async def _verify_ledger(
 async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
     start = verification.auditor.state.revision + 1
     try:
-        subscription = await ledger.follow(verification.take, start=start)
-        await subscription.join()
+        await (await ledger.follow(verification.take, start=start)).join()
     except _Done:
         return
     except LedgerHole as hole:
         verification.broken = True
         verification.auditor.found["gap"] += 1
-        revision = verification.auditor.state.revision + 1
-        verification.note([Violation(revision, "gap", str(hole))])
-
-
-def _verify_archives(
-    paths: tuple[Path, ...], start: int, last: int, receipts: ReceiptCheck | None
-) -> Verified:
-    auditor = Auditor(State(rules=rules_of(read_said(paths))), start=start)
-    verification = _Verification(auditor, start=start, last=last)
-    verification.use(receipts)
-    if receipts is not None and not last:
-        with suppress(ArchiveError, OSError):  # `_read_archives` says better what is wrong
-            receipts.goal = read_span(paths[-1])[1]
-    _read_archives(paths, verification)
-    return verification.outcome()
+        verification.note([Violation(verification.auditor.state.revision + 1, "gap", str(hole))])
 
 
 def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None:
-    """Read archives as one chain; where one begins before the last one ended, that is skipped."""
+    """Read archives as one chain, and skip where they overlap."""
     try:
         for path in paths:
             for record in read_archive(path):

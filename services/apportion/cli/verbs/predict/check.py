@@ -1,4 +1,4 @@
-"""`apportion check`: what manifests would mean here, without a cluster."""
+"""`apportion check`: how manifests are read here, without a cluster."""
 
 import os
 import sys
@@ -28,9 +28,7 @@ HELM_LOOKED_AT = 1 << 20
 
 
 class NoteRow(msgspec.Struct, frozen=True):
-    """What of a manifest has no effect here, or is `doubtful`: probably not meant so; and why.
-
-    `line` is that of the field."""
+    """A field of a manifest at `line` that has no effect, or is `doubtful`, and why."""
 
     field: str
     why: str
@@ -39,10 +37,7 @@ class NoteRow(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One document: `refused` is empty where it is taken; `asks` are by container, in words.
-
-    `node` is what each pod asks of its node beside devices, in words, once for pods that ask alike.
-    """
+    """One document, `refused` if not empty; `node` are requests beside devices."""
 
     source: str
     line: int
@@ -56,10 +51,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that was not checked: its number in its file (from 1), first line, name and why.
-
-    `holds_pods` is true for a kind whose controller is not known here, such as a TFJob, and false
-    for a document that is neither a workload nor a limit, such as a Service."""
+    """A document that was not checked, `document` of its file (from 1), and why."""
 
     source: str
     document: int
@@ -70,19 +62,19 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints: each checked document, and each that was skipped."""
+    """What `--json` prints: checked and skipped documents."""
 
     documents: list[Row] = []
     skipped: list[Skipped] = []
 
     @property
     def refused(self) -> int:
-        """Documents that are refused, or cannot be read."""
+        """The number of documents that are refused or unreadable."""
         return sum(bool(row.refused) for row in self.documents)
 
     @property
     def doubtful(self) -> int:
-        """Names, amounts and fields that are probably not meant so, of all documents."""
+        """The number of doubtful fields in all documents."""
         return sum(note.doubtful for row in self.documents for note in row.notes)
 
 
@@ -111,7 +103,7 @@ def command(
     document was skipped, or with --strict something is doubtful or skipped; 2 wrong usage."""
     config = DEFAULT_CONFIG
     if config_file is not None:
-        config = manifest_config(read_configuration_file(config_file))
+        config = manifest_config(read_configuration_file(config_file)[1])
     report = Report()
     read = list(documents(_expanded(files)))
     contents = [each.content for each in read if isinstance(each, Document)]
@@ -131,7 +123,7 @@ def command(
 
 
 def _expanded(names: tuple[str, ...]) -> Iterator[str]:
-    """Folders as the manifests below them, without what links lead out of."""
+    """Replace folders by the manifests below them; links must stay inside."""
     for name in names:
         path = Path(name)
         if name == STANDARD_INPUT or not path.is_dir():
@@ -155,12 +147,13 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
     for each in checked(document.content, config):
         source, line, name = document.source, document.parsed.line, each.name
         if each.passed_over or not each.known:
-            kept = "holds pods, and its kind is not known here: check the pods that it makes"
-            why = "is neither a workload nor a limit" if each.passed_over else kept
-            report.skipped.append(
-                Skipped(source=source, document=document.parsed.number, line=line, name=name,
-                        holds_pods=not each.passed_over, why=why)
+            why = "holds pods, and its kind is not known here: check the pods that it makes"
+            skipped = Skipped(
+                source=source, document=document.parsed.number, line=line, name=name,
+                holds_pods=not each.passed_over,
+                why="is neither a workload nor a limit" if each.passed_over else why,
             )  # fmt: skip
+            report.skipped.append(skipped)
             continue
         if each.error is not None:
             line = document.problem(each.error).line or line
@@ -172,23 +165,18 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
             for pod in each.pods
             for ask in (*pod.shape.asks, *pod.borrowing)
         }
+        notes = (NoteRow(*note, line=document.parsed.line_of(note.field)) for note in each.notes)
         row = Row(
-            source=source,
-            line=line,
-            name=name,
-            pods=len(each.pods),
+            source=source, line=line, name=name, pods=len(each.pods), asks=tuple(asks),
             dialect=", ".join(dict.fromkeys(pod.dialect for pod in each.pods)),
-            asks=tuple(asks),
             node=tuple(dict.fromkeys(words for pod in each.pods if (words := _of_node(pod)))),
-            notes=tuple(
-                NoteRow(*note, line=document.parsed.line_of(note.field)) for note in each.notes
-            ),
-        )
+            notes=tuple(notes),
+        )  # fmt: skip
         report.documents.append(row)
 
 
 def _of_node(pod: PodDraft) -> str:
-    """As in `4 CPU, 16,384 MiB memory, 1 of example.com/nic`; empty where it asks for nothing."""
+    """As in `4 CPU, 16,384 MiB memory, 1 of example.com/nic`, or empty."""
     node = pod.shape.node
     said = [of_resource("cpu", node.cpu_milli)] if node.cpu_milli else []
     said += [f"{of_resource('memory', node.memory_mib)} memory"] if node.memory_mib else []
@@ -214,8 +202,7 @@ def _show(report: Report, sources: Iterable[str]) -> None:
         where = f"{row.source}:{row.line}" if row.line else row.source
         out.say(f"{where}  {row.name}".rstrip(), "bold")
         if isinstance(row, Skipped):
-            said = f"  skipped  document {row.document}: {row.why}"
-            out.say(said, "yellow")
+            out.say(f"  skipped  document {row.document}: {row.why}", "yellow")
         else:
             _show_known(row, out)
     taken = len(report.documents) - report.refused

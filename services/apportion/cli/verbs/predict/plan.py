@@ -1,9 +1,7 @@
-"""`apportion plan`: what would happen, tried with the engine on a copy of the state.
-
-The gateway works it out and appends nothing; this verb sends the wish and shows the answer."""
+"""`apportion plan`: what would happen; computed by the gateway, which appends nothing."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
 import click
@@ -16,7 +14,8 @@ from apportion.cli.client.plans import ask
 from apportion.cli.exits import NEVER, NOT_NOW, REFUSED
 from apportion.cli.pods.manifest_files import tell_refused
 from apportion.cli.render.evidence import show_placed, show_refused
-from apportion.cli.render.output import Screen, console, doubtful, plain, print_json, table, warn
+from apportion.cli.render.output import Screen, console, doubtful, plain, print_json, warn
+from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, PlanRequest, Totals
 from apportion.core.explain.text import words
@@ -28,9 +27,7 @@ from apportion.core.workloads.reading import passed_over_words
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
 
-LINE_BYTES_MAX = 1 << 20
-DETAILED_MAX = 3
-"""Up to so many pods are shown with all evidence."""
+DETAILED_MAX = 3  # more pods than this are shown without evidence
 STYLES = {"fits": "green", "not-now": "yellow", "never": "red", "unchanged": "dim"}
 EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 
@@ -88,7 +85,6 @@ def command(
 
 
 def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The files as they are, which the gateway reads as the cluster does, and what is no text."""
     texts: dict[str, str] = {}
     problems = []
     for found in read_manifest_bytes(files, sys.stdin.buffer):
@@ -118,7 +114,7 @@ def _show(answer: PlanAnswer) -> None:
                 show_placed(out, pod.placed)
             if pod.refused is not None:
                 show_refused(out, pod.refused)
-            made = table("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
+            made = Rows("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
             for other in pod.beside:
                 made.add_row(
                     f"{other.namespace}/{other.pod}", device_words(other.device),
@@ -140,38 +136,32 @@ def _show(answer: PlanAnswer) -> None:
 
 def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
     moves = any(pod.was and pod.outcome != "unchanged" for pod in pods)
-    made = table(title, "OUTCOME", "FROM", "NODE", "HOLDS, OR WHY NOT", "WITHOUT",
-                 wraps=("HOLDS, OR WHY NOT",), drops=("FROM",),
-                 optional=("FROM", "WITHOUT"))  # fmt: skip
-    for name, pod in _alike(pods):
-        shares = [held.share for held in pod.placed.shares] if pod.placed else []
-        why_not = eviction(pod.evicted) if pod.evicted is not None else pod.cause
-        held = shares_words(shares) if pod.placed else why_not
-        without = f"{OUTCOMES[pod.without]} {pod.node_without}".strip() if pod.without else ""
-        made.add_row(
-            name, OUTCOMES[pod.outcome], pod.was if moves else "", pod.node,
-            held or pod.sentence, without, style=STYLES[pod.outcome],
-        )  # fmt: skip
-    if made.row_count:
-        out.print(made)
-
-
-def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
-    """The pods by name; of those that find no place for one reason, as of a gang, the first, with
-    how many there are more."""
+    made = Rows(title, "OUTCOME", "FROM", "NODE", "HOLDS, OR WHY NOT", "WITHOUT",
+                wraps=("HOLDS, OR WHY NOT",), drops=("FROM",),
+                optional=("FROM", "WITHOUT"))  # fmt: skip
+    # Pods that fail for one reason, as of a gang, are one row.
     rows: dict[object, list[PlannedPod]] = {}
     for pod in pods:
         alike = (pod.outcome, pod.was, pod.without, pod.node_without, pod.line)
         alone = pod.node or pod.evicted is not None
         rows.setdefault((pod.namespace, pod.name) if alone else alike, []).append(pod)
-    for first, *others in rows.values():
+    for pod, *others in rows.values():
         more = f" and {len(others):,} more" if others else ""
-        yield f"{first.namespace}/{first.name}{more}", first
+        shares = [held.share for held in pod.placed.shares] if pod.placed else []
+        why_not = eviction(pod.evicted) if pod.evicted is not None else pod.cause
+        held = shares_words(shares) if pod.placed else why_not
+        without = f"{OUTCOMES[pod.without]} {pod.node_without}".strip() if pod.without else ""
+        made.add_row(
+            f"{pod.namespace}/{pod.name}{more}", OUTCOMES[pod.outcome], pod.was if moves else "",
+            pod.node, held or pod.sentence, without, style=STYLES[pod.outcome],
+        )  # fmt: skip
+    if made.row_count:
+        out.print(made)
 
 
 def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
-    made = table("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
-                 right=("PRIORITY",), wraps=("EXCEEDS",), optional=("THEN", "EXCEEDS"))  # fmt: skip
+    made = Rows("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
+                right=("PRIORITY",), wraps=("EXCEEDS",), optional=("THEN", "EXCEEDS"))  # fmt: skip
     for gone in answer.evicted:
         made.add_row(
             f"{gone.namespace}/{gone.pod}", str(gone.priority), gone.node,
@@ -182,15 +172,11 @@ def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
-    """Who waits before a pod of the manifest, or else who does for the sake of the plan: since no
-    revision of the ledger. Those for whom nothing changes are counted.
-
-    Those that wait for the same are one row, with the first of them; of all before the pod that row
-    counts those that are not named, too."""
+    """Print pods ahead of the manifest's, or else those that the plan leaves pending."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
-    made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
-                 right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
+    made = Rows("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
+                right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
     lines: dict[int, list[Ahead]] = {}
     for pod in shown:
         lines.setdefault(pod.line, []).append(pod)
@@ -207,28 +193,18 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
         )  # fmt: skip
     if made.row_count:
         out.print(made)
-    if said := _others_wait(answer, counted):
-        out.print(said, style="dim")
-
-
-def _others_wait(answer: PlanAnswer, shown: int) -> str:
-    """How many wait besides those that are shown; empty where nobody does.
-
-    Only the first that wait are named, so of the others nobody knows here that they wait now."""
+    # Only the first pending pods are named in the answer; the others are counted.
     above = {(pod.namespace, pod.name) for pod in (*answer.pods, *answer.moved) if not pod.node}
     waiting = (answer.after.waiting if answer.after else 0) - len(above)
-    if waiting <= shown:
-        return ""
-    if waiting > len(answer.waiting):
-        behind = " behind them" if shown >= len(answer.waiting) else ""
-        return f"and {many(waiting - shown, 'pod')}{behind or ' more would wait'}"
-    return f"{many(waiting - shown, 'pod')} would go on waiting, as now"
+    if waiting > max(counted, len(answer.waiting)):
+        behind = " behind them" if counted >= len(answer.waiting) else " more would wait"
+        out.print(f"and {many(waiting - counted, 'pod')}{behind}", style="dim")
+    elif waiting > counted:
+        out.print(f"{many(waiting - counted, 'pod')} would go on waiting, as now", style="dim")
 
 
 def totals_words(answer: PlanAnswer) -> str:
-    """The cluster in numbers; what is before the change has gone on as well, so it is not `now`.
-
-    Of a node that is lost, `without it` would be read as without the node."""
+    """Return the fleet in numbers, before and after the change."""
     if answer.before is None or answer.after is None:
         return ""
     before, after = _totals(answer.before), _totals(answer.after)

@@ -1,4 +1,4 @@
-"""`apportion replay`: a span of the ledger decided anew, side by side with what happened."""
+"""`apportion replay`: decide a span of the ledger again, and compare."""
 
 import io
 import math
@@ -22,9 +22,9 @@ from apportion.cli.render.output import (
     console,
     plain,
     print_answer,
-    table,
     warn,
 )
+from apportion.cli.render.rows import Rows
 from apportion.cli.usage import FILE, hinting
 from apportion.core.answers.replays import ReplayAnswer
 from apportion.core.explain.health import moment
@@ -35,17 +35,17 @@ from apportion_schemas import Policy
 HEIGHT = 4
 SCALE_CELLS = 9
 PERCENT = " %"
-DIGITS = 2
-"""So many behind the point, of seconds, hours and percentages alike: what is less is noise."""
+DIGITS = 2  # decimals of seconds, hours and percentages; the rest is noise
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 ASCII = " .:-=+*#"
 CHARTS = (".html", ".svg")
+# colours of a chart in a file: dark on white
 PAPER = TerminalTheme(
     (255, 255, 255), (30, 30, 30),
     [(30, 30, 30), (176, 0, 32), (0, 110, 50), (140, 90, 0), (0, 60, 150), (110, 0, 110),
      (0, 100, 110), (90, 90, 90)],
 )  # fmt: skip
-"""Colours of a chart in a file: dark on white."""
+# rich's own template would load a font from another host
 SVG = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>.{unique_id}-matrix {{ font-family: monospace; font-size: {char_height}px;
 line-height: {line_height}px; white-space: pre }} {styles}</style>
@@ -53,11 +53,10 @@ line-height: {line_height}px; white-space: pre }} {styles}</style>
 height="{terminal_height}"/></clipPath>{lines}</defs><rect width="100%" height="100%" fill="#fff"/>
 <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
 {backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g></svg>"""
-"""Rich's own form would load its font from another host."""
 
 
 class Row(NamedTuple):
-    """A row of the table: the field of `Measured` that it shows, and what that means."""
+    """A row of the table: a field of `Measured`, and its meaning."""
 
     title: str
     field: str
@@ -86,17 +85,14 @@ ROWS = (
 OF_SHARES = (
     "A share counts as its larger part, of memory or of cores; `apportion report` counts memory."
 )
-"""Why the hours held are not those that a report of the same time has as granted."""
 AT_ONCE = (
     "Decisions take no time here: what differs is what they took, and pods that came so shortly "
     "before the end that nobody had decided on them."
 )
-"""What a replay without a change is compared with."""
 OF_A_CHANGE = (
     "It is compared with what happened, where decisions took their time: the same command without "
     "the change replays as it was, and what differs from that is the change's doing."
 )
-"""What a replay with a change is compared with, and what to compare it with."""
 _WIDTH = max(len(row.title) for row in ROWS)
 _MEANINGS = "\n".join(f"  {row.title:{_WIDTH}}  {row.means}" for row in ROWS)
 HELP = f"""Decide a time of the past anew: the same arrivals, another policy or another fleet.
@@ -144,7 +140,7 @@ def command(
     """See `HELP`, which names the rows."""
     if chart is not None and chart.suffix.lower() not in CHARTS:
         raise click.UsageError(f"--chart is {chart.name!r}; name it {' or '.join(CHARTS)}")
-    # numpy and the solver come with it, and --help does not wait for them
+    # slow: needs numpy and the solver
     from apportion.cli.client.replaying import Asked, replayed
 
     asked = Asked(
@@ -172,9 +168,7 @@ def command(
 
 
 def span_of(answer: ReplayAnswer, begin: str) -> str:
-    """From when to when; `begin` is what was asked for, which may be before the ledger's beginning.
-
-    Until then there was nothing that anybody could have decided otherwise."""
+    """Return the span; `begin`, as asked, may be before the ledger's beginning."""
     span = answer.span
     early = not span.from_revision and time_of(begin, datetime.now(UTC)) is not None
     note = ", before the ledger began," if early else ""
@@ -184,18 +178,15 @@ def span_of(answer: ReplayAnswer, begin: str) -> str:
 def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = False) -> None:
     said = ", ".join(answer.changes) or "as it was, every decision at once"
     out.print(plain(f"{span_of(answer, begin)}: {said}"), style="bold")
-    made = table("", "HAPPENED", "REPLAYED", "DIFFERENCE",
-                 right=("HAPPENED", "REPLAYED", "DIFFERENCE"))  # fmt: skip
+    made = Rows("", "HAPPENED", "REPLAYED", "DIFFERENCE",
+                right=("HAPPENED", "REPLAYED", "DIFFERENCE"))  # fmt: skip
     for row in ROWS:
         before, after = (getattr(each, row.field) for each in (answer.happened, answer.replayed))
-        made.add_row(
-            row.title,
-            *(
-                f"{amount(value)}{row.unit if isinstance(value, float) else ''}"
-                for value in (before, after)
-            ),
-            difference(before, after, row.unit),
-        )
+        shown = [
+            f"{amount(value)}{row.unit if isinstance(value, float) else ''}"
+            for value in (before, after)
+        ]
+        made.add_row(row.title, *shown, difference(before, after, row.unit))
     out.print(made)
     out.say(OF_SHARES, "dim", folds=True)
     courses = {"happened": answer.happened, "replayed": answer.replayed}
@@ -208,18 +199,16 @@ def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fal
         for name, values in levels.items():
             said = f"{title}, {name}{means(answer.span.seconds, len(values))}"
             out.print(plain(said), style=COLOURS[name])
-            shown = bars(fitted(values, out.width - SCALE_CELLS), most, in_ascii=in_ascii)
-            for number, line in enumerate(shown):
+            lines = bars(fitted(values, out.width - SCALE_CELLS), most, in_ascii=in_ascii)
+            for number, line in enumerate(lines):
                 scale = f"{most:,.4g}" if number == 0 else ("0" if number == HEIGHT - 1 else "")
                 out.print(plain(f"{scale:>{SCALE_CELLS - 1}} {line}"), style=COLOURS[name])
     out.say(saved(answer))
-    baseline = OF_A_CHANGE if answer.changes else AT_ONCE
-    out.say(baseline, "dim", folds=True)
+    out.say(OF_A_CHANGE if answer.changes else AT_ONCE, "dim", folds=True)
 
 
 def difference(before: float, after: float, unit: str) -> str:
-    """What is more or less, of the two as they are shown; of percentages in points, since a percent
-    of them is another thing."""
+    """Return the difference as shown; of percentages in points."""
     value = round(after, DIGITS) - round(before, DIGITS)
     if not round(value, DIGITS):
         return ""
@@ -228,12 +217,12 @@ def difference(before: float, after: float, unit: str) -> str:
 
 
 def amount(value: float) -> str:
-    """As in `1,234.5`: no more digits than say something."""
+    """As in `1,234.5`, without needless digits."""
     return f"{round(value, DIGITS):,}".removesuffix(".0")
 
 
 def saved(answer: ReplayAnswer) -> str:
-    """What the other course would have saved, or cost, in one sentence."""
+    """Return what the replay would have saved or cost, in one sentence."""
     gpus = answer.gpus_saved
     before, after = (each.gpu_hours_waited for each in (answer.happened, answer.replayed))
     hours = round(before, DIGITS) - round(after, DIGITS)
@@ -250,7 +239,7 @@ def saved(answer: ReplayAnswer) -> str:
 
 
 def left_out(answer: ReplayAnswer) -> str:
-    """Which facts came to nothing in the other course, and what that means for its figures."""
+    """Name the facts that did not apply in the replay, and that its figures lack."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in answer.passed_over_types.items())
     them = "it" if answer.passed_over == 1 else "them"
     return (
@@ -260,7 +249,7 @@ def left_out(answer: ReplayAnswer) -> str:
 
 
 def means(seconds: float, slices: int) -> str:
-    """What a bar is: a mean, below what was held at the peak, and by the parts that are held."""
+    """Return the length of a bar, whose height is a mean, by the parts in use."""
     return f", by parts, as means of {between(seconds / slices).lstrip('+')}" if slices else ""
 
 
@@ -268,13 +257,13 @@ COLOURS = {"happened": "cyan", "replayed": "magenta"}
 
 
 def fitted(values: list[float], width: int) -> list[float]:
-    """So many values at most; of neighbours that become one, the highest."""
+    """Reduce the values to `width`; of merged neighbours, keep the highest."""
     each = math.ceil(len(values) / max(width, 1)) or 1
     return [max(values[at : at + each]) for at in range(0, len(values), each)]
 
 
 def bars(values: list[float], most: float, *, in_ascii: bool = False) -> list[str]:
-    """Bars of `HEIGHT` lines, from the top; `most` is as high as they get."""
+    """Return the lines of a bar chart, `HEIGHT` high for `most`."""
     steps = ASCII if in_ascii else EIGHTHS
     parts = len(steps) - 1
     heights = [round(value / most * HEIGHT * parts) if most else 0 for value in values]

@@ -1,4 +1,4 @@
-"""`apportion shadow`: what another scheduler placed, decided anew beside it."""
+"""`apportion shadow`: decide again what another scheduler placed."""
 
 from pathlib import Path
 
@@ -6,7 +6,8 @@ import click
 
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import ARCHIVES, BEGIN, END
-from apportion.cli.render.output import console, print_json, table
+from apportion.cli.render.output import console, print_json
+from apportion.cli.render.rows import Rows
 from apportion.core.answers.replays import ShadowAnswer, ShadowPod, Spot
 from apportion.core.explain.text.words import device_words, many
 
@@ -57,7 +58,7 @@ def command(
     ledger cannot be reached; 4 it holds events of a newer build."""
     if follow and (archives or end):
         raise click.UsageError("--follow is for what comes: give neither --to nor --archive")
-    # numpy comes with it, and --help does not wait for it
+    # slow: needs numpy
     from apportion.cli.client.replaying import Asked, shadowed
 
     out = console()
@@ -69,9 +70,10 @@ def command(
             out.say(line(pod))
 
     if follow:
-        click.echo(FOLLOWS, err=True)  # until the first comes it is silent
-    asked = Asked(begin=begin, end=end, archives=archives)
-    answer = shadowed(where, asked, see if follow else None)
+        click.echo(FOLLOWS, err=True)  # it may be silent for long
+    answer = shadowed(
+        where, Asked(begin=begin, end=end, archives=archives), see if follow else None
+    )
     if answer is None:
         return
     if as_json:
@@ -79,8 +81,8 @@ def command(
         return
     rows = [pod for pod in answer.pods if every or pod.verdict != "same"]
     if rows:
-        made = table("REVISION", "POD", "THEIRS", "OURS", "WHY",
-                     right=("REVISION",), wraps=("WHY",), drops=("REVISION",))  # fmt: skip
+        made = Rows("REVISION", "POD", "THEIRS", "OURS", "WHY",
+                    right=("REVISION",), wraps=("WHY",), drops=("REVISION",))  # fmt: skip
         for pod in rows:
             ours = spot(pod.ours) if pod.ours else "nowhere"
             why = pod.reason or SAID[pod.verdict]
@@ -90,7 +92,7 @@ def command(
 
 
 def summary(answer: ShadowAnswer) -> str:
-    """The sums in a sentence."""
+    """Return the sums in a sentence."""
     count = len(answer.pods)
     if not count:
         return NOTHING
@@ -107,17 +109,17 @@ def summary(answer: ShadowAnswer) -> str:
 
 
 def line(pod: ShadowPod) -> str:
-    """One pod as it comes."""
+    """Return one pod as a line."""
     ours = spot(pod.ours) if pod.ours else f"nowhere: {pod.reason}"
     return f"{pod.revision:>8} {name_of(pod)}: {spot(pod.theirs)}, we {ours} ({SAID[pod.verdict]})"
 
 
 def name_of(pod: ShadowPod) -> str:
-    """What people call the pod: its namespace and name."""
+    """Return what users call the pod, as `namespace/name`."""
     return f"{pod.namespace}/{pod.name}"
 
 
 def spot(place: Spot) -> str:
-    """A place in a few words."""
+    """Describe a node and its devices."""
     devices = ", ".join(device_words(device) for device in place.devices)
     return f"{place.node} {devices or '(devices not told)'}"

@@ -1,4 +1,4 @@
-"""`apportion diff`: what changed between two moments, by which event, and who did it."""
+"""`apportion diff`: what changed between two revisions, by which event and user."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -8,23 +8,22 @@ import click
 from apportion.cli.client.connection import Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.moments import FORMS, MOMENT, both
-from apportion.cli.render.output import clock, console, print_json, show, table
+from apportion.cli.render.output import clock, console, print_json, show
 from apportion.cli.render.rows import Rows
 from apportion.core.answers.past import DiffAnswer, DiffRow, Side
 from apportion.core.explain.text.event_text import shares_words
 from apportion.core.explain.text.words import device_words
 
+# short lists first: a busy span has hundreds of placements
 LISTS = ("nodes", "devices", "configuration", "policy", "limits", "waiting", "placements")
-"""The few that explain the many come first: a busy span has hundreds of placements."""
-SIDED = ("nodes", "devices", "limits")
-"""Things of which more than one side can differ."""
+SIDED = ("nodes", "devices", "limits")  # lists whose items can differ in several fields
 
 
+# why a node that joined first is missing in a difference from the beginning
 FROM_THE_FIRST = (
     "revision 1 is the ledger's first event: what it told, as of a first node, counts as there "
     "before"
 )
-"""Why one of the nodes that all joined is missing in a difference from the beginning on."""
 
 
 @click.command(epilog="Example:  apportion diff --from -2h --to -1h")
@@ -66,30 +65,25 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
 
 
 def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
-    """One list of differences as a table."""
+    """Return one list of differences as a table."""
     if name == "placements":
-        return _moves(rows)
-    made = table(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
-                 right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"),
-                 optional=("WHAT",))  # fmt: skip
+        made = Rows("PLACEMENTS", "WAS", "IS", "HELD", "HOLDS", "REVISION", "TIME", "BY",
+                    right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
+                    drops=("BY", "TIME", "HELD", "HOLDS"), optional=("HELD", "HOLDS"))  # fmt: skip
+        for row in rows:
+            if row.was.node == row.now.node:  # it stays; show its shares
+                sides = [row.before or "-", row.after or "-", "", ""]
+            else:
+                sides = [row.was.node or "-", row.now.node or "-", _held(row.was), _held(row.now)]
+            made.add_row(row.name, *sides, *_event(row))
+        return made
+    made = Rows(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
+                right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"),
+                optional=("WHAT",))  # fmt: skip
     named = device_words if name == "devices" else str
     for row in rows:
         what = row.what if name in SIDED else ""
         made.add_row(named(row.name), what, row.before or "-", row.after or "-", *_event(row))
-    return made
-
-
-def _moves(rows: Sequence[DiffRow]) -> Rows:
-    """From which node to which; of a pod that stays where it is, what it held there and holds."""
-    made = table("PLACEMENTS", "WAS", "IS", "HELD", "HOLDS", "REVISION", "TIME", "BY",
-                 right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
-                 drops=("BY", "TIME", "HELD", "HOLDS"), optional=("HELD", "HOLDS"))  # fmt: skip
-    for row in rows:
-        if row.was.node == row.now.node:
-            sides = [row.before or "-", row.after or "-", "", ""]
-        else:
-            sides = [row.was.node or "-", row.now.node or "-", _held(row.was), _held(row.now)]
-        made.add_row(row.name, *sides, *_event(row))
     return made
 
 

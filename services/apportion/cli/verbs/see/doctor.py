@@ -1,4 +1,4 @@
-"""`apportion doctor`: what is wrong with an installation, and what to do about each of it."""
+"""`apportion doctor`: faults of an installation, each with its fix."""
 
 import asyncio
 import sys
@@ -12,7 +12,8 @@ from rich.text import Text
 from apportion.cli.client.connection import CONNECTION, GATEWAY_ENV, Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import REFUSED, NotLetIn, Unreachable, Wrong
-from apportion.cli.render.output import console, plain, print_answer, table
+from apportion.cli.render.output import console, plain, print_answer
+from apportion.cli.render.rows import Rows
 from apportion.core.answers.doctor import CheckAnswer, DoctorAnswer
 from apportion.core.doctor.checks import CHECKS, examined
 from apportion.core.doctor.facts import Facts, KubeFacts, LedgerFacts
@@ -28,8 +29,8 @@ from apportion.runtime.process.logs import configure_logs
 from apportion.runtime.service.options import KubeChoice, kube_choice, kubernetes_options
 
 STYLES = {"ok": "green", "soon": "yellow", "unknown": "magenta", "broken": "red"}
+# only the server's monitoring port has these, so a caller with access wins
 SEEN_BY_MONITOR = frozenset(("durability", "disk"))
-"""What only the server's monitoring port tells: who was shown it knows better."""
 DOCS = "docs/"
 
 
@@ -73,17 +74,16 @@ def command(
     if theirs is None and ledger is None:
         if where.nats or where.gateway or (where.data / CONNECTION).exists():
             raise Unreachable(f"{ledger_problem}; {gateway_problem}")
-        # Once: neither is there because no `up` runs that knows both.
+        # Without `up`, both are missing for the same reason.
         raise Unreachable(f"{ledger_problem}; the gateway too: --gateway URL or {GATEWAY_ENV}")
+    now = SystemClock().now()
     facts = Facts(
-        ledger=ledger,
-        ledger_problem=ledger_problem,
-        gateway_problem=gateway_problem,
+        ledger=ledger, ledger_problem=ledger_problem, gateway_problem=gateway_problem,
         not_let_in=isinstance(silence, NotLetIn),
-        archives=archive_facts(archives, now=SystemClock().now()) if archives else None,
-        receipts=receipt_facts(receipts, now=SystemClock().now()) if receipts else None,
+        archives=archive_facts(archives, now=now) if archives else None,
+        receipts=receipt_facts(receipts, now=now) if receipts else None,
         kube=asyncio.run(_of_kubernetes(kube_choice(**kube))),
-    )
+    )  # fmt: skip
     answer = _together(facts, theirs)
     print_answer(answer, lambda: _show(answer), as_json=as_json)
     if any(check.state == "broken" for check in answer.checks):
@@ -118,7 +118,6 @@ async def _of_kubernetes(choice: KubeChoice) -> KubeFacts | None:
 
 
 def _together(facts: Facts, theirs: DoctorAnswer | None) -> DoctorAnswer:
-    """What was found from here, and of the rest what the gateway found, in the table's order."""
     found = {check.id: check for check in theirs.checks} if theirs else {}
     for check in examined(facts):
         unseen = facts.ledger is None or facts.ledger.sync_always is None
@@ -135,7 +134,7 @@ def _together(facts: Facts, theirs: DoctorAnswer | None) -> DoctorAnswer:
 
 
 def _show(answer: DoctorAnswer) -> None:
-    made = table("CHECK", "STATE", "WHAT WAS FOUND", wraps=("WHAT WAS FOUND",))
+    made = Rows("CHECK", "STATE", "WHAT WAS FOUND", wraps=("WHAT WAS FOUND",))
     for check in answer.checks:
         words = Text("\n").join(map(plain, check.words.split("\n")))
         if check.fix:

@@ -1,4 +1,4 @@
-"""`apportion get`: what there is, as of one revision, or as it changes."""
+"""`apportion get`: lists of objects, as of one revision or as they change."""
 
 import signal
 from functools import partial
@@ -37,15 +37,13 @@ ALIASES = {
 
 
 class _Phase(click.Choice[str]):
-    """A phase; `pending`, as kubectl and the API have it, is `waiting`."""
+    """A phase; `pending`, as in kubectl and the API, means `waiting`."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return super().convert(WAITING if value == PENDING else value, param, ctx)
 
 
 class _Lists(click.Group):
-    """The lists, which have other names as well, as people know them from kubectl."""
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
@@ -86,7 +84,7 @@ def _list(
     if not watch:
         listing.print()
         return
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for `&` jobs
     try:
         listing.watch()
     except KeyboardInterrupt:
@@ -97,7 +95,7 @@ _NODE = click.option(
     "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completion.NODES,
     multiple=True, callback=once,
 )  # fmt: skip
-_NAMESPACES = (  # as kubectl has it, that it is all of them can be said as well
+_NAMESPACES = (  # -A as in kubectl
     click.option("-n", "--namespace", metavar="NAMESPACE", help="Only this namespace.",
                  multiple=True, callback=once),
     click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, as without -n."),
@@ -120,7 +118,7 @@ _EVERY: tuple[Option, ...] = (
 
 
 class _List(NamedTuple):
-    """A list as a verb: options of its own before those of every list, an example, and its help."""
+    """A list as a verb, with its own options, an example and help."""
 
     kind: Kind
     metavar: str

@@ -1,4 +1,4 @@
-"""`apportion history`: the whole story of a pod, a node or a device, one line for each fact."""
+"""`apportion history`: all events of a pod, node or device, a line each."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -23,7 +23,7 @@ NAME_CELLS = 20
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What `--json` prints: the story, and the revision up to which it is."""
+    """What `--json` prints: the events, up to `revision`."""
 
     revision: int
     kind: str
@@ -77,7 +77,6 @@ def command(
 
 
 def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
-    """The story of whatever has that name. Raises NotFound, which names what is near."""
     problem, several = f"there never was a node, a device or a pod {name!r}", False
     for place in (("nodes", name), ("devices", name), ("pods", "default", name)):
         try:
@@ -98,7 +97,6 @@ def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
 
 
 def _story(gateway: Gateway, place: tuple[str, ...], query: dict[str, Any]) -> Story:
-    """All pages of the story of the thing at that place. Raises NotFound."""
     pages = list(gateway.pages("history", *place, answer=HistoryPage, query=query))
     items = [row for page in pages for row in page.items]
     return Story(pages[-1].revision, place[0].removesuffix("s"), items)

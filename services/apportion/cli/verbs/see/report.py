@@ -1,8 +1,6 @@
-"""`apportion report`: what was granted, used and worth.
+"""`apportion report`: what was granted and used, and its cost.
 
-The gateway is asked where there is one. What it does not have (somebody's own prices or archives)
-or does not print (CSV) is made here from the ledger itself and its archives. Invariant: what is
-asked is checked before the ledger is read; long reading shows how far it is."""
+The gateway answers; reports with own prices or archives, and most CSV, are computed here."""
 
 import contextlib
 import sys
@@ -41,7 +39,7 @@ from apportion.runtime.process.clock import SystemClock
 
 FORMATS = ("table", "csv", "json", "focus")
 ACCOUNT = "apportion"
-TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
+TIMEOUT_S = 135.0  # longer than a report may queue and compute there
 _OPTIONS = (
     click.option("--by", default="namespace", show_default=True,
                  metavar="namespace|queue|user|node|label:KEY", help="What a row is."),
@@ -85,10 +83,30 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
         given["by"] = by_of(given["by"])
     except WrongBy as error:
         raise click.UsageError(f"--{error}") from None
-    answer = _answer(where, report, "json" if as_json else form, given)
+    form = "json" if as_json else form
+    # The gateway has its own prices, but takes no account to bill.
+    billed = form == "focus" and given["account"] == ACCOUNT
+    of_gateway = form in {"table", "json"} or billed or (report == "cost" and form != "focus")
+    own = given["prices"] or given["archives"] or (where.nats and not where.gateway)
+    gateway: Gateway | None = None
+    if of_gateway and not own:
+        with contextlib.suppress(Unreachable):
+            gateway = Gateway(where.gateway_url(), timeout_s=TIMEOUT_S)
+    options = {"by": str(given["by"]), "from": given["start"], "to": given["end"],
+               "step": given["step"]}  # fmt: skip
+    query = {name: value for name, value in options.items() if value}
+    answer: ReportAnswer | IdleAnswer | str
+    if gateway is None:
+        answer = read_report(where, report, form, given)
+    elif form in {"csv", "focus"}:
+        answer = gateway.text("report", report, query=query | {"format": form})
+    elif report == "idle":
+        answer = gateway.ask("report", report, answer=IdleAnswer, query=query)
+    else:
+        answer = gateway.ask("report", report, answer=ReportAnswer, query=query)
     if isinstance(answer, str):
         sys.stdout.write(answer)
-    elif as_json or form == "json":
+    elif form == "json":
         print_json(answer)
     elif isinstance(answer, IdleAnswer):
         show_idle(answer)
@@ -96,51 +114,19 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
         show_report(answer)
 
 
-def _answer(
-    where: Where, report: str, form: str, given: Mapping[str, Any]
-) -> ReportAnswer | IdleAnswer | str:
-    # Only a gateway has prices of its own; which account is billed, it cannot be told.
-    billed = form == "focus" and given["account"] == ACCOUNT
-    of_gateway = form in {"table", "json"} or billed or (report == "cost" and form != "focus")
-    ledger_alone = where.nats and not where.gateway
-    url = ""
-    if of_gateway and not (given["prices"] or given["archives"] or ledger_alone):
-        with contextlib.suppress(Unreachable):
-            url = where.gateway_url()
-    if not url:
-        return read_report(where, report, form, given)
-    query = {
-        "by": str(given["by"]), "from": given["start"], "to": given["end"], "step": given["step"],
-    }  # fmt: skip
-    query = {name: value for name, value in query.items() if value}
-    gateway = Gateway(url, timeout_s=TIMEOUT_S)
-    if form in {"csv", "focus"}:
-        return gateway.text("report", report, query=query | {"format": form})
-    if report == "idle":
-        return gateway.ask("report", report, answer=IdleAnswer, query=query)
-    return gateway.ask("report", report, answer=ReportAnswer, query=query)
-
-
 def read_report(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
-    """The answer, or the text of it where the form is csv or focus; `given` are the options.
-
-    Raises NotFound, Wrong, Unreachable, Outdated: as the verb ends."""
+    """Compute the answer, or text for csv and focus, here. Raises as the verb ends."""
     prices: Path | None = given["prices"]
     if prices is None and (report == "cost" or form == "focus"):
         raise click.UsageError("give --prices FILE: what an hour of a card costs, by model")
     try:
         asked = Asked(
-            report=report,
-            by=given["by"],
-            start=given["start"],
-            end=given["end"],
-            step=given["step"],
-            prices=read_prices(prices) if prices else None,
-            archives=given["archives"],
-            account=given["account"],
-        )
+            report=report, by=given["by"], start=given["start"], end=given["end"],
+            step=given["step"], prices=read_prices(prices) if prices else None,
+            archives=given["archives"], account=given["account"],
+        )  # fmt: skip
         return run(_made(where, asked, form))
     except PeriodError as error:
         raise Wrong(f"--{error}; {error.fix}") from None
@@ -164,7 +150,7 @@ async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAns
         return as_focus(asked, reading)
     answer = await answered(asked, reading)
     if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
-        click.echo(idle_words(answer), err=True)  # a table of no rows does not say why
+        click.echo(idle_words(answer), err=True)  # an empty table does not say why
     return as_csv(answer) if form == "csv" else answer
 
 

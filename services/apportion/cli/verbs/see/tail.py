@@ -1,7 +1,6 @@
 """`apportion tail`: the ledger's events in words, straight from NATS.
 
-Invariant: a time that means another day than today, or none of this ledger, is reported as such, so
-that a wrong time is not mistaken for a quiet one."""
+Invariant: a time that means yesterday, or is outside of the ledger, is reported."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ _decode = from_outside(msgspec.json.Decoder().decode)
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """One line of `--json`: the event as it stands in the ledger, or why no reader applies it."""
+    """One line of `--json`: the stored event, or why no reader applies it."""
 
     revision: int
     subject: str
@@ -61,11 +60,11 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class _Done(Exception):
-    """The events that were asked for have been shown."""
+    """The requested events have been shown."""
 
 
 class _Moved(Exception):
-    """The server that was followed is away, and the ledger is found elsewhere."""
+    """The ledger is reachable at another address now."""
 
 
 @click.command(epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
@@ -101,7 +100,7 @@ def command(
 
 
 def pattern_of(text: str) -> str:
-    """The pattern of subjects that is meant. Raises Wrong where no event can be on one of it."""
+    """Return the subject pattern. Raises Wrong if no event can match it."""
     pattern = text if text.startswith(SUBJECT_PREFIX) else SUBJECT_PREFIX + text
     if " " in pattern or ".." in pattern or pattern.endswith("."):
         raise Wrong(f"--subject is {text!r}; write a NATS subject such as placement.>")
@@ -156,7 +155,7 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
 async def _unless_turned_away(
     ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], where: Where, reach: Reach
 ) -> None:
-    """Follow; a follower waits for its server for ever. Raises LedgerError, _Moved."""
+    """Follow to the end, a refused login or a move. Raises LedgerError, _Moved."""
     following = asyncio.ensure_future(followed)
     turned_away = asyncio.ensure_future(ledger.wire.turned_away())
     saying = asyncio.ensure_future(_say_unanswered(ledger.wire, where, reach))
@@ -175,12 +174,10 @@ async def _unless_turned_away(
 
 
 async def _say_unanswered(wire: Wire, where: Where, reach: Reach) -> None:
-    """Say of each time without an answer that it is so and what to look at, and when it is over.
-
-    Raises _Moved."""
+    """Report when the ledger stops and resumes answering. Raises _Moved."""
 
     def elsewhere() -> bool:
-        """Whether it is found under another address now: an `up` that is restarted takes others."""
+        """True if a restarted `up` has the ledger at another address."""
         with contextlib.suppress(Unreachable):
             return where.running() and where.reach() != reach
         return False
@@ -234,12 +231,10 @@ def _in_words(teller: Teller) -> Show:
 
 
 class SubmittedNames:
-    """What pods are called that were submitted before the first event that is shown.
+    """Looks up names of pods that were submitted before the first event shown.
 
-    An event of a pod names it by its uid alone. It asks by a connection and a thread of its own,
-    from the first name on, within a `with`. Invariant: whoever shows an event waits for the name,
-    so no more is read meanwhile than can be shown; and a ledger that does not answer is asked no
-    more."""
+    It uses its own connection and thread. Invariant: the reader waits for each name, so records do
+    not pile up; after a failure no more names are asked for."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
@@ -263,7 +258,6 @@ class SubmittedNames:
         self._thread.join(ANSWER_S)
 
     def _find(self, uid: str) -> str:
-        """Its name, as `namespace/name`; empty where the ledger does not have it, or is away."""
         if not self._answers:
             return ""
         asked = asyncio.run_coroutine_threadsafe(self._ask(uid), self._loop)
@@ -278,8 +272,7 @@ class SubmittedNames:
         if self._ledger is None:
             self._ledger = await client.connect(self._where.reach(), name="apportion cli names")
             self._rules = await stream.read_rules(self._ledger.wire)
-        subject = f"{SUBJECT_PREFIX}workload.{token(uid)}"
-        oldest = {"seq": 1, "next_by_subj": subject}
+        oldest = {"seq": 1, "next_by_subj": f"{SUBJECT_PREFIX}workload.{token(uid)}"}
         stored = await stream.read_stored(self._ledger.wire, oldest)
         with contextlib.suppress(EventError):
             event = stored and self._rules.read(stored.seq, stored.subject, stored.data)
@@ -289,24 +282,42 @@ class SubmittedNames:
 
 
 class Span(NamedTuple):
-    """A beginning, now if None, and an end; where that is None it is open, or if `closed` where the
-    ledger ends now."""
+    """From `start` (None: now) to `end` (None: open, or if `closed` the ledger's end)."""
 
     start: Moment | None
     end: Moment | None
     closed: bool
 
     async def revisions(self, ledger: JetStreamLedger) -> tuple[int, int | None]:
-        """The first and the last revision; no last one where none was named.
+        """Return the first revision, which may be the next to come, and the last if named.
 
-        The first may be the next one to come, for a script that goes on where it was. Of times,
-        standard error says which revisions they are.
-
-        Raises Wrong: the ledger has no such revisions. Raises LedgerError: it cannot be read."""
+        Prints the revisions of times on standard error. Raises Wrong, LedgerError."""
         last = await ledger.last_revision()
-        begin = last + 1 if self.start is None else await _first(ledger, self.start, last)
-        end = None if self.end is None else await _last(ledger, self.end, last)
         now = datetime.now(UTC)
+        begin = last + 1
+        end: int | None = None
+        if self.start is not None and self.start.time is not None:
+            begin = await stream.newest_stored_by(ledger.wire, self.start.time) + 1
+        elif self.start is not None:
+            begin = self.start.revision or 1
+            if begin > last + 1:
+                raise Wrong(
+                    f"--from is revision {begin}, and the ledger ends at {last}; leave it out for "
+                    "what comes from now on"
+                )
+        if self.end is not None and self.end.time is not None:
+            end = await stream.newest_stored_by(ledger.wire, self.end.time)
+            if not end:
+                asked = when(self.end.time, now)
+                raise Wrong(
+                    f"--to is {asked}, before the ledger began: it has nothing of that time"
+                )
+        elif self.end is not None:
+            end = self.end.revision or last
+            if end > last:
+                raise Wrong(
+                    f"--to is revision {end}, and the ledger ends at {last}; name one of it"
+                )
         said = [
             f"{word} {when(moment.time, now)}: revision {revision:,}"
             for word, moment, revision in (("from", self.start, begin), ("to", self.end, end))
@@ -320,7 +331,7 @@ class Span(NamedTuple):
 
 
 def span_of(start: str | None, end: str | None, *, closed: bool) -> Span:
-    """The span that is asked for. Raises Wrong."""
+    """Parse the span. Raises Wrong."""
     if end is None:
         return Span(_moment("--from", start), None, closed)
     if start is None:
@@ -338,30 +349,3 @@ def _moment(option: str, text: str | None) -> Moment | None:
         return None if text is None else parse_moment(text, datetime.now(UTC))
     except MomentError as error:
         raise Wrong(f"{option}: {error}; {error.fix}") from None
-
-
-async def _first(ledger: JetStreamLedger, start: Moment, last: int) -> int:
-    """Of a time, the first event that was stored after it."""
-    if start.time is not None:
-        return await stream.newest_stored_by(ledger.wire, start.time) + 1
-    begin = start.revision or 1
-    if begin > last + 1:
-        raise Wrong(
-            f"--from is revision {begin}, and the ledger ends at {last}; leave it out for what "
-            "comes from now on"
-        )
-    return begin
-
-
-async def _last(ledger: JetStreamLedger, end: Moment, last: int) -> int:
-    """Of a time, the last event that was stored by then."""
-    if end.time is None:
-        found = end.revision or last
-        if found > last:
-            raise Wrong(f"--to is revision {found}, and the ledger ends at {last}; name one of it")
-        return found
-    found = await stream.newest_stored_by(ledger.wire, end.time)
-    if not found:
-        asked = when(end.time, datetime.now(UTC))
-        raise Wrong(f"--to is {asked}, before the ledger began: it has nothing of that time")
-    return found

@@ -1,4 +1,4 @@
-"""`apportion why`: where a pod is and what decided it, or what every node lacks for it."""
+"""`apportion why`: why a pod is placed where it is, or pending."""
 
 from collections.abc import Iterator
 
@@ -53,7 +53,7 @@ def command(
 
 
 def with_evictions(gateway: Gateway, why: Why) -> Why:
-    """Add evictions and breaches from the past, if the gateway tells this user of it."""
+    """Add evictions and breaches from the past, if this user may see them."""
     if why.evictions is not None:
         return why
     then = {"at": why.revision}
@@ -65,7 +65,6 @@ def with_evictions(gateway: Gateway, why: Why) -> Why:
 
 
 def _beside_it(why: Why) -> Iterator[str]:
-    """Its breaches, its gang, the pods evicted for it and its predecessor, a line each."""
     for each in why.breaches:
         often = f"; {each.times:,} times since it was placed" if each.times > 1 else ""
         yield f"share breached: {each.sentence}, at revision {each.revision} ({each.time}){often}"
@@ -84,7 +83,7 @@ def _beside_it(why: Why) -> Iterator[str]:
     if evictions.predecessors:
         verb = f"`apportion history {why.namespace}/{why.name}`"
         evicted, ended = evictions.before, evictions.ended
-        last = ""  # what became of the newest that had the name before, where it is said
+        last = ""  # how the previous pod of that name ended
         if evicted is not None:
             last = f"{evicted.sentence}, at revision {evicted.revision} ({evicted.time}); "
         elif ended is not None and ended.reason:
@@ -93,14 +92,13 @@ def _beside_it(why: Why) -> Iterator[str]:
 
 
 def show_why(out: Screen, why: Why) -> None:
-    """The sentence and the evidence; a terminal has its lines broken between words, a pipe whole
-    ones, for `grep`."""
+    """Print the sentence and its evidence, folded on a terminal only."""
     out.say(why.sentence, "bold", folds=True)
     if why.placed:
         show_placed(out, why.placed)
     if why.refused:
         show_refused(out, why.refused)
-    # A pod waits since its submission; a refusal in its history is the newest one.
+    # Its history has only the last refusal.
     named = {"refused": "last found no place"}
     steps = ", ".join(
         f"{named.get(step.phase, step.phase)} at revision {step.revision}"

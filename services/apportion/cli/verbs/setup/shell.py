@@ -1,6 +1,4 @@
-"""What is installed, and what helps to use it: manual pages, and names by the Tab key.
-
-Invariant: a manual page says what `--help` says, so neither is ever behind the other."""
+"""Shell completion, manual pages made of `--help`, and versions."""
 
 import importlib.metadata
 import platform
@@ -58,7 +56,7 @@ def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
 
 
 def pages(made: click.Command, context: click.Context | None = None) -> Iterator[tuple[str, str]]:
-    """Every verb's page by its name, as in `apportion-get-pods`, that of the program first."""
+    """Yield the name and manual page of each verb, as `apportion-get-pods`, root first."""
     context = context or click.Context(made, info_name="apportion")
     name = context.command_path.replace(" ", "-")
     yield name, "\n".join(_page(made, context, name)) + "\n"
@@ -105,7 +103,7 @@ def _listed(title: str, rows: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Text that the formatter takes as it is: no escape, and no macro at the start of a line."""
+    """Escape text for roff."""
     escaped = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

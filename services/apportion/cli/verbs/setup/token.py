@@ -1,4 +1,4 @@
-"""`apportion token`: a token for a gateway without a cluster, and the row that lets it in."""
+"""`apportion token`: make a token for a gateway without a cluster."""
 
 import secrets
 from hashlib import sha256
@@ -35,7 +35,7 @@ def command(
 
 
 def _quoted(text: str) -> str:
-    """As TOML writes a text; what it would have to escape is in no name."""
+    """Quote a name for TOML; names that need escapes are refused."""
     if not text.isprintable() or set(text) & {'"', "\\"} or not text:
         raise click.UsageError(f"{text!r} cannot be a name")
     return f'"{text}"'

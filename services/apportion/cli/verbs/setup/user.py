@@ -1,10 +1,8 @@
-"""`apportion user add | list | revoke | begin`: who may connect to a server without a cluster.
+"""`apportion user add | list | revoke | begin`: who may connect, without a cluster.
 
-That is the server of this machine's `up`, or of docker-compose.yml. Invariant: the server of `up`
-obeys by the time that the verb ends, where it runs here; whoever was revoked is cut off."""
+Invariant: the server of `up` has applied the change when the verb ends, if it runs here."""
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,14 @@ import msgspec
 
 from apportion.cli.client.connection import DATA_ENV, JSON, default_data
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import plain, print_answer, print_json, say, show, table
-from apportion.runtime.jetstream.server.users import ADDABLE, Member, Users, UsersFailed
+from apportion.cli.render.output import plain, print_answer, print_json, say, show
+from apportion.cli.render.rows import Rows
+from apportion.runtime.jetstream.server.users import ADDABLE, Users, UsersFailed
 from apportion.runtime.ledger.port import ALL_SUBJECTS
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What `--json` prints of one user; `key` is the file with the seed, empty for a password."""
+    """What `--json` prints of a user; `key` is the file with the seed, or empty."""
 
     role: str
     name: str
@@ -95,7 +94,7 @@ def list_users(*, data: Path | None, as_json: bool) -> None:
     if as_json:
         print_json([msgspec.to_builtins(member) for member in members])
         return
-    made = table("ROLE", "NAME", "NODES", "COMES BY", wraps=("NODES",))
+    made = Rows("ROLE", "NAME", "NODES", "COMES BY", wraps=("NODES",))
     for member in members:
         by = users.key_of(member.name) if member.nkey else "a password"
         made.add_row(member.role, member.name, plain(", ".join(member.nodes)), plain(by))
@@ -136,6 +135,8 @@ def begin(
 
 def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -> None:  # noqa: FBT001 - as click hands it over
     from apportion.core.identity.identity import InvalidIdentity
+    from apportion.core.identity.permissions import role_of
+    from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
 
     users = Users(data or default_data())
     try:
@@ -147,34 +148,23 @@ def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -
     if as_json:
         print_json(Known(member.role, member.name, member.nodes, key, obeyed))
         return
-    text = f"{member.role} {member.name} {what}{f', by the key in {key}' if key else ''}"
-    say(text)
+    say(f"{member.role} {member.name} {what}{f', by the key in {key}' if key else ''}")
     if key:
-        for line in _how_to_connect(users, member):
-            say(line)
+        try:
+            known = load_credentials(users.folder)
+            place = f"{known.host}:{known.port}"
+        except ServerFailed:  # the server is not that of `up`
+            place = "HOST:PORT"
+        options = ["--nats-key", key]
+        if role_of(member.user.identity).appends:
+            options += ["--ledger-key", str(users.ledger_key)]
+        url = f"APPORTION_NATS_URL=nats://{member.name}@{place}"
+        say(f"to connect: {url} and {shlex.join(options)}")
+        if member.role == "auditor":
+            say(
+                f"any NATS client: nats sub -s nats://{member.name}@{place} --nkey "
+                f"{shlex.quote(key)} '{ALL_SUBJECTS}'; nats-py takes keys with its extra: pip "
+                "install 'nats-py[nkeys]'"
+            )
     if not obeyed:
         say("no server runs here; it obeys from its next start")
-
-
-def _how_to_connect(users: Users, member: Member) -> Iterator[str]:
-    """What he gives to a verb or service, and an auditor to a program of his own; HOST:PORT where
-    the server is not that of `up`."""
-    from apportion.core.identity.permissions import role_of
-    from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
-
-    try:
-        known = load_credentials(users.folder)
-        place = f"{known.host}:{known.port}"
-    except ServerFailed:
-        place = "HOST:PORT"
-    options = ["--nats-key", str(users.key_of(member.name))]
-    if role_of(member.user.identity).appends:
-        options += ["--ledger-key", str(users.ledger_key)]
-    url = f"APPORTION_NATS_URL=nats://{member.name}@{place}"
-    yield f"to connect: {url} and {shlex.join(options)}"
-    if member.role == "auditor":
-        key = shlex.quote(str(users.key_of(member.name)))
-        yield (
-            f"any NATS client: nats sub -s nats://{member.name}@{place} --nkey {key} "
-            f"'{ALL_SUBJECTS}'; nats-py takes keys with its extra: pip install 'nats-py[nkeys]'"
-        )
