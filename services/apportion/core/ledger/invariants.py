@@ -1,7 +1,7 @@
-"""What must hold at every revision, checked from the state alone.
+"""Invariants that must hold at every revision, checked from the state alone.
 
-The fold is built so that none of this can fail; this module does not trust it. Tests call it after
-every event, and so does whoever verifies a ledger."""
+The fold should never break one, but this module does not rely on it. Tests check after every event,
+as do audits of a ledger."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from apportion_schemas import Share
 class _Held(NamedTuple):
     """A share, and whether it was placed after the node's newest report.
 
-    A report may offer less than is held already. That oversells nothing: no placement did it, and
-    nothing more goes there until enough is given back."""
+    A report may offer less than is in use. That does not count as oversold: no placement caused it,
+    and the device takes nothing more until enough is released."""
 
     share: Share
     newer: bool
@@ -45,7 +45,7 @@ def violations(state: State) -> list[str]:
 
 
 def violations_near(state: State, change: Change) -> list[str]:
-    """What is broken at the node and the pod that one event touched, in time for every event."""
+    """The broken invariants of one event's node and pod; cheap enough for every event."""
     found: list[str] = []
     node, pod = change.node, change.pod
     if node is not None:
