@@ -1,7 +1,6 @@
-"""Production traces: the pods and the nodes of the `openb` family, as CSV files.
+"""Read production traces: pods and nodes of the `openb` family, as CSV files.
 
-Invariant: a file is read whole or not at all, and what is wrong is named by file, line and column.
-"""
+Invariant: a file is read as a whole or not at all; errors name file, line and column."""
 
 from __future__ import annotations
 
@@ -22,15 +21,13 @@ from apportion_schemas import Device, Host
 from apportion_schemas.quantities import COUNT_MAX, CpuMilli, HostMemoryMib, Name
 
 BYTES_MAX: Final = 256 << 20
-MEMORY_MIB: Final = 100_000
-"""Of a device: the pods of a trace want parts of it, and the traces do not tell its memory."""
+MEMORY_MIB: Final = 100_000  # of a device: traces have only fractions of it
 SLOTS: Final = 100
-PODS: Final = 250
-"""That a node takes."""
+PODS: Final = 250  # per node
 
 
 class TraceInvalid(ValueError):
-    """The trace cannot be read; the message names file, line, column, value and fix."""
+    """The trace is invalid; the message has the file, line, column, value and fix."""
 
 
 class _Node(Struct, frozen=True):
@@ -53,9 +50,9 @@ def read_trace(path: str | Path) -> list[PodDraft]:
 
 
 def read_trace_nodes(path: str | Path) -> list[SimulatedNode]:
-    """The nodes of a trace, in its order: columns sn, cpu_milli, memory_mib, gpu, model.
+    """The nodes of a trace, in its order. Raises TraceInvalid.
 
-    Raises TraceInvalid."""
+    Columns: sn, cpu_milli, memory_mib, gpu, model."""
     path = Path(path)
     _check_size(path)
     try:

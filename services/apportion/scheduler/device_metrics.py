@@ -1,10 +1,9 @@
-"""What is granted of every device and to every pod, for scrapes, under the names of our peers.
+"""Metrics of allocated devices, under our, HAMi's or Volcano's names.
 
-It is off unless asked for: a large fleet has hundreds of thousands of series, and a scrape of them
-keeps the scheduler from deciding meanwhile. Sources: Volcano's `vgpu/metrics.go`, which has memory
-in MiB and no namespace, so that pods of one name are one series; and the scheduler of HAMi
-(`cmd/scheduler/metrics.go`), whose ratios are of a hundred. Invariant: what is told is the state at
-one revision."""
+They are off by default: a large fleet has hundreds of thousands of series, and a scrape blocks the
+scheduler's decisions. Sources: Volcano's `vgpu/metrics.go`, with memory in MiB and no namespace, so
+that pods of one name share a series; HAMi's `cmd/scheduler/metrics.go`, with ratios of 100.
+Invariant: a scrape shows the state at one revision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
@@ -124,7 +123,7 @@ def _hami(state: State) -> Iterator[Sample]:
     for node in state.nodes.values():
         for pod, container, device_id, memory_mib, cores in _shares(node.pods.values()):
             named = pod.submitted.namespace, node.name, pod.submitted.name
-            # The container's place among those that ask for devices.
+            # The container's position among those that request devices.
             names = list(dict.fromkeys(ask.container for ask in pod.submitted.shape.asks))
             position = names.index(container) if container in names else 0
             where = (*named, str(position), device_id)
@@ -140,7 +139,7 @@ _TABLE: Final[dict[str, _Row]] = {
 
 
 def expose(metrics: Metrics, state: State, names: tuple[Names, ...]) -> None:
-    """Let whoever scrapes this process have what is granted, under these names."""
+    """Add the metrics of allocated devices under these names."""
 
     def found() -> Iterator[Sample]:
         for each in names:
@@ -161,7 +160,7 @@ _Held = tuple[PodState, str, str, int, int]
 
 
 def _shares(pods: Iterable[PodState]) -> Iterator[_Held]:
-    """Pod, container, device, MiB and percent; of a MIG device one row for all its instances."""
+    """Pod, container, device, MiB and percent; MIG instances of a device are added up."""
     for pod in pods:
         if pod.placement is None:
             continue

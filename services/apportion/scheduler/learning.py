@@ -1,9 +1,9 @@
-"""Learning prices: when enough pods have come, solve for what they are worth, and append that.
+"""Learn prices: after enough pods, solve for their worth and append the prices.
 
     histogram due ──► types of nodes ──► solve (in a thread) ──► append, fenced ──► fold: all use it
 
-It runs beside the cycle and never holds it up. Invariant: of several schedulers that learn at once
-one is heard; prices count from the revision at which the ledger took them, for everyone."""
+It never blocks the cycle. Invariant: if several schedulers learn at once, one append is taken;
+prices apply from the revision at which the ledger took them."""
 
 import asyncio
 import logging
@@ -43,13 +43,13 @@ class Learning:
         self._due = asyncio.Event()
 
     def observe(self, change: Change) -> None:
-        """Count what the fold took in; give this to the reader."""
+        """Count the pods in a change of the fold; register this with the reader."""
         self._histogram.observe(change)
         if isinstance(change.data, PodSubmitted) and self._histogram.due:
             self._due.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Learn whenever enough pods have come, until cancelled."""
+        """Learn whenever enough pods were submitted, until cancelled."""
         await reader.caught_up()
         while True:
             await self._due.wait()
@@ -59,7 +59,7 @@ class Learning:
                 await self._learn(types)
 
     async def _learn(self, types: list[NodeType]) -> None:
-        """Solve and append; what goes wrong is tried again when the next pod comes."""
+        """Solve and append; after an error, the next pod tries again."""
         state, histogram = self._state, self._histogram
         basis, fence = state.revision, state.prices_revision
         try:
