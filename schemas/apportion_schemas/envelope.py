@@ -10,10 +10,11 @@ raises. `UnknownEvent` means that a newer writer exists, so the reader must stop
 error, every reader of any build refuses these bytes, for the same reason. That is why the format's
 legality is checked before the catalogue, and why JSON is refused at a fixed nesting depth."""
 
+import contextlib
 import re
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -196,33 +197,25 @@ def _parsed(payload: bytes, legal: Legal) -> tuple[_Wire, Any]:
     try:
         wire = _decode_wire(payload)
     except _NOT_TEXT as error:
-        _refuse_broken(payload, legal, error)
+        with contextlib.suppress(*_NOT_TEXT):  # a newer build may have added attributes
+            _known(_decode_head(payload), legal)
+        raise UnreadableEvent(f"not a CloudEvents 1.0 document: {error}") from None
     version, decode_data = _NEWEST.get(wire.type, _NOTHING)
-    if wire.schemaversion != version or wire.specversion != SPEC_VERSION:
-        return wire, _decode_other(wire, legal)
+    if wire.schemaversion == version and wire.specversion == SPEC_VERSION:
+        try:
+            return wire, decode_data(wire.data)
+        except _NOT_TEXT as error:
+            raise InvalidEvent(f"{BY_TYPE[wire.type].name}: {error}") from None
+    row = _known(wire, legal)
     try:
-        return wire, decode_data(wire.data)
+        if wire.schemaversion == row.version:
+            return wire, _DECODERS[row.type](wire.data)
+        return wire, lifted(row, wire.schemaversion, wire.data)
     except _NOT_TEXT as error:
-        raise InvalidEvent(f"{BY_TYPE[wire.type].name}: {error}") from None
-
-
-def _refuse_broken(payload: bytes, legal: Legal, error: Exception) -> NoReturn:
-    """Raise NotEnabledEvent or UnknownEvent for a newer build's event.
-
-    A newer build may have added attributes. Raises UnreadableEvent for all other bytes."""
-    try:
-        head = _decode_head(payload)
-    except _NOT_TEXT:
-        pass
-    else:
-        _known(head, legal)
-    raise UnreadableEvent(f"not a CloudEvents 1.0 document: {error}") from None
+        raise InvalidEvent(f"{row.name} (version {wire.schemaversion}): {error}") from None
 
 
 def _known(head: _Head | _Wire, legal: Legal) -> EventType:
-    """The row of an event that this build can read.
-
-    Raises NotEnabledEvent, UnknownEvent or UnreadableEvent."""
     row = BY_TYPE.get(head.type)
     name = head.type.removeprefix(TYPE_PREFIX)
     born = BORN.get(name, 0) if name != head.type else 0
@@ -248,20 +241,6 @@ def _known(head: _Head | _Wire, legal: Legal) -> EventType:
             f"not a CloudEvents 1.0 document: specversion is {head.specversion[:40]!r}"
         )
     return row
-
-
-def _decode_other(wire: _Wire, legal: Legal) -> Payload:
-    """Decode a payload of an older version, or of one not legal on every ledger.
-
-    Raises NotEnabledEvent, UnknownEvent, UnreadableEvent or InvalidEvent: see the module."""
-    row = _known(wire, legal)
-    try:
-        if wire.schemaversion == row.version:
-            data: Payload = _DECODERS[row.type](wire.data)
-            return data
-        return lifted(row, wire.schemaversion, wire.data)
-    except _NOT_TEXT as error:
-        raise InvalidEvent(f"{row.name} (version {wire.schemaversion}): {error}") from None
 
 
 def lifted(row: EventType, version: int, data: bytes | Raw) -> Payload:

@@ -44,32 +44,11 @@ _WHERE: Final = {
 _MODULE: Final = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "Changes",
-    "Cluster",
-    "CourseFailed",
-    "FleetInvalid",
-    "Otherwise",
-    "Packed",
-    "Pods",
-    "Recorded",
-    "Replay",
-    "SpanInvalid",
-    "TraceInvalid",
-    "WishInvalid",
-    "compare",
-    "compare_policies",
-    "numbered_nodes",
-    "pack",
-    "read_fleet",
-    "read_manifests",
-    "read_trace",
-    "read_trace_nodes",
-    "record",
-    "replay",
-    "rows",
-    "shuffled",
-    "slices",
-]
+    "Changes", "Cluster", "CourseFailed", "FleetInvalid", "Otherwise", "Packed", "Pods", "Recorded",
+    "Replay", "SpanInvalid", "TraceInvalid", "WishInvalid", "compare", "compare_policies",
+    "numbered_nodes", "pack", "read_fleet", "read_manifests", "read_trace", "read_trace_nodes",
+    "record", "replay", "rows", "shuffled", "slices",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -4,8 +4,8 @@ Invariant: a change is made of ordinary events that the fold applies, so the cou
 scheduler would."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, get_args
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple, cast, get_args
 
 from msgspec import Struct, structs
 
@@ -96,28 +96,41 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
         )
     for fact in (*added, *changes.limits):
         course.apply(fact)
-    return _lose(course, lost)
+    # The pods of what is lost, in queue order, with the declarations of their gangs.
+    held = list({pod.uid: (pod, each.node.name) for each in lost for pod in each.pods()}.values())
+    held.sort(key=lambda each: (-each[0].submitted.priority, each[0].submitted_revision))
+    gangs = {
+        name: group.observed
+        for name in {pod.submitted.group for pod, _ in held if pod.submitted.group}
+        if (group := course.state.groups.get(name)) is not None and group.observed is not None
+    }
+    for each in lost:
+        course.apply(each.fact())
+    for pod, _ in held:
+        course.apply(PodGone(uid=pod.uid, reason=LOST))
+    for name in sorted(gangs):
+        course.apply(gangs[name])
+    displaced = []
+    for number, (pod, node_name) in enumerate(held):
+        again = submitted_again(pod.submitted, f"again-{number}")
+        course.apply(again)
+        displaced.append(Displaced(pod, node_name, again))
+    return displaced
 
 
 def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
     """The changes for an answer, without duplicates; `state` has the nodes of devices."""
-    return tuple(map(change_with_text, _changed(changes, state)))
-
-
-def _changed(changes: Changes, state: State) -> Iterator[PlanChange]:
-    for name in dict.fromkeys(changes.lose):
-        yield _off(PlanChange("lose"), name, state)
-    for name in dict.fromkeys(changes.drain):
-        yield _off(PlanChange("drain"), name, state)
-    for text in changes.add:
-        yield PlanChange("add", value=text)
+    found = [_off(PlanChange("lose"), name, state) for name in dict.fromkeys(changes.lose)]
+    found += [_off(PlanChange("drain"), name, state) for name in dict.fromkeys(changes.drain)]
+    found += [PlanChange("add", value=text) for text in changes.add]
     if changes.policy:
-        yield PlanChange("policy", value=changes.policy)
+        found.append(PlanChange("policy", value=changes.policy))
     for each in changes.limits:
         if isinstance(each, QueueObserved):
-            yield PlanChange("limit", queue=each.queue)
+            found.append(PlanChange("limit", queue=each.queue))
         else:
-            yield PlanChange("limit", quota=f"{each.namespace}/{each.quota}")
+            found.append(PlanChange("limit", quota=f"{each.namespace}/{each.quota}"))
+    return tuple(map(change_with_text, found))
 
 
 def _off(change: PlanChange, name: str, state: State) -> PlanChange:
@@ -130,10 +143,8 @@ def _off(change: PlanChange, name: str, state: State) -> PlanChange:
 
 def known_policy(name: str) -> Policy:
     """The policy of that name. Raises WishInvalid."""
-    for policy in get_args(Policy):
-        if policy == name:
-            found: Policy = policy
-            return found
+    if name in POLICIES:
+        return cast("Policy", name)
     raise WishInvalid("policy", rest=f" is {name!r}", fix=f"use one of {', '.join(POLICIES)}")
 
 
@@ -195,29 +206,6 @@ def lost_device(name: str, nodes: Collection[str], devices: Collection[str], whe
     raise WishInvalid(
         "lose", f"no node or device {name!r} {when}", near or f"{named('nodes', nodes)}; {listing}"
     )
-
-
-def _lose(course: Course, lost: Sequence[Target]) -> list[Displaced]:
-    """Apply the losses, and submit the pods again as their controllers would."""
-    held = list({pod.uid: (pod, each.node.name) for each in lost for pod in each.pods()}.values())
-    held.sort(key=lambda each: (-each[0].submitted.priority, each[0].submitted_revision))
-    gangs = {
-        name: group.observed
-        for name in {pod.submitted.group for pod, _ in held if pod.submitted.group}
-        if (group := course.state.groups.get(name)) is not None and group.observed is not None
-    }
-    for each in lost:
-        course.apply(each.fact())
-    for pod, _ in held:
-        course.apply(PodGone(uid=pod.uid, reason=LOST))
-    for name in sorted(gangs):
-        course.apply(gangs[name])
-    displaced = []
-    for number, (pod, node_name) in enumerate(held):
-        again = submitted_again(pod.submitted, f"again-{number}")
-        course.apply(again)
-        displaced.append(Displaced(pod, node_name, again))
-    return displaced
 
 
 def submitted_again(pod: PodSubmitted, uid: str) -> PodSubmitted:

@@ -67,16 +67,12 @@ class Wanted(NamedTuple):
             raise SpanInvalid(f"{name}: {error}; {error.fix}") from None
 
 
-def _nothing(_done: int, _of: int) -> None:
-    """Say nothing."""
-
-
 async def read_ledger(
     ledger: JetStreamLedger,
     wanted: Wanted,
     sink: Callable[[State, Limits], S],
     *,
-    tell: Tell = _nothing,
+    tell: Tell = lambda _, __: None,
     endless: bool = False,
 ) -> S:
     """Fold to the span's beginning, give its events to a new `sink` and return that.
@@ -164,7 +160,7 @@ def read_archives(
     wanted: Wanted,
     sink: Callable[[State, Limits], S],
     *,
-    tell: Tell = _nothing,
+    tell: Tell = lambda _, __: None,
 ) -> S:
     """Like `read_ledger`, for consecutive archives that start with the first event.
 
@@ -228,20 +224,20 @@ def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") 
     where an event loop is running, as in a notebook. Raises SpanInvalid, LedgerError, ArchiveError,
     OSError, UnknownEvent or RecordingFailed."""
     wanted = Wanted(begin, end, now())
-    if isinstance(source, str) and "://" in source:
-        with ThreadPoolExecutor(1) as beside:
-            return beside.submit(lambda: asyncio.run(_record_url(source, wanted))).result()
-    paths = [Path(source)] if isinstance(source, str | Path) else list(source)
-    return read_archives(paths, wanted, Recording).finish()
+    if not isinstance(source, str) or "://" not in source:
+        paths = [Path(source)] if isinstance(source, str | Path) else list(source)
+        return read_archives(paths, wanted, Recording).finish()
 
+    async def record_url() -> Recorded:
+        ledger = await jetstream.connect(source, name="apportion lab")
+        try:
+            await jetstream.check_stream(ledger)
+            return (await read_ledger(ledger, wanted, Recording)).finish()
+        finally:
+            await ledger.close()
 
-async def _record_url(url: str, wanted: Wanted) -> Recorded:
-    ledger = await jetstream.connect(url, name="apportion lab")
-    try:
-        await jetstream.check_stream(ledger)
-        return (await read_ledger(ledger, wanted, Recording)).finish()
-    finally:
-        await ledger.close()
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(lambda: asyncio.run(record_url())).result()
 
 
 def now() -> datetime:

@@ -6,7 +6,7 @@ They arrive one by one; each is placed at once or fails for good, and none ends.
 nodes, pods, policy and seed give equal decisions on every machine."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
@@ -30,7 +30,7 @@ from apportion_schemas import (
     PricesLearnt,
     Shape,
 )
-from apportion_schemas.quantities import WHOLE, Payload
+from apportion_schemas.quantities import WHOLE
 
 OVERLOAD: Final = 1.3
 SHUFFLE_NODES: Final = 1  # seed of the node order in all runs; ties go to the first node
@@ -125,30 +125,22 @@ def pack(
     devices = sum(len(report.devices) for report in nodes)
     decisions, points, failed = sha256(), list[Point](), 0
     asked = allocated = 0
-    for shape, event in _decided(run, arrivals(shapes, devices, seed), learns=online):
+    for number, shape in enumerate(arrivals(shapes, devices, seed)):
+        name = run.submit(number, shape)
+        (event,) = run.course.decide()
         decisions.update(msgspec.json.encode(event))
         asked += taken_percent(shape)
         if isinstance(event, PodPlaced):
             allocated += taken_percent(shape)
+            run.course.apply(event)
         else:
             failed += 1
+            run.course.apply(PodGone(uid=name))
         points.append(Point(asked / devices, allocated / devices))
+        if online and policy in WEIGH_SHAPES and run.histogram.due:
+            run.course.apply(run.prices(run.course.state))
     return Packed(allocated_percent(run.course.state), len(points), failed, decisions.digest(),
                   tuple(points))  # fmt: skip
-
-
-def _decided(
-    run: _Counting, pods: Sequence[Shape], *, learns: bool
-) -> Iterator[tuple[Shape, Payload]]:
-    """Yield each pod's shape with its decision; a pod that fails is removed."""
-    for number, shape in enumerate(pods):
-        name = run.submit(number, shape)
-        (event,) = run.course.decide()
-        yield shape, event
-        run.course.apply(event if isinstance(event, PodPlaced) else PodGone(uid=name))
-        weighs = run.course.state.policy.node_policy in WEIGH_SHAPES
-        if learns and weighs and run.histogram.due:
-            run.course.apply(run.prices(run.course.state))
 
 
 def allocated_percent(state: State) -> float:

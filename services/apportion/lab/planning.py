@@ -498,11 +498,6 @@ class _Answering:
                 return whole
         return Explained(lasting, never=True, shape=shape)
 
-    def _causes(self, pod: PodState) -> Causes:
-        if pod.refusal is not None:
-            return refusal_causes(self._explainer.explained(pod, pod.refusal), short=True)
-        return Causes("", (self._awaits(pod),))
-
     def _awaits(self, pod: PodState) -> str:
         return unlooked(self._state, pod) or "no scheduler has decided yet"
 
@@ -549,17 +544,19 @@ class _Answering:
         keys = [(pod.submitted.priority, self._waits_for(pod)) for pod in pods]
         alike = Counter(keys)
         lines = {key: number for number, key in enumerate(alike, 1)}
-        named = islice(zip(pods, keys, strict=True), WAITING_NAMED)
-        return tuple(
-            Ahead(
+        found = []
+        for pod, key in islice(zip(pods, keys, strict=True), WAITING_NAMED):
+            cause = Causes("", (self._awaits(pod),))
+            if pod.refusal is not None:
+                explained = self._explainer.explained(pod, pod.refusal)
+                cause = refusal_causes(explained, short=True)
+            found.append(Ahead(
                 namespace=pod.submitted.namespace, pod=pod.submitted.name,
                 priority=pod.submitted.priority, submitted_revision=pod.submitted_revision,
                 cause=cause.sentence, line=lines[key], alike=alike[key],
                 lead=cause.lead, clauses=cause.clauses,
-            )
-            for pod, key in named
-            for cause in (self._causes(pod),)
-        )  # fmt: skip
+            ))  # fmt: skip
+        return tuple(found)
 
 
 def _sentence(

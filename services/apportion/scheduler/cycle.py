@@ -266,7 +266,12 @@ class Cycle:
         except (FenceRefused, DuplicateRefused) as refusal:
             _log.info("decision refused, deciding again: %s", refusal)
             outcome = REFUSED
-            await self._count_refusal(refusal)
+            if isinstance(refusal, FenceRefused):
+                await self._fences.refused(refusal, self._ledger)
+            self._contention.refused()
+            self._refusals += 1
+            if self._refusals > REFUSALS_MAX:
+                raise DecisionsRefused(f"{self._refusals} times in a row: {refusal}") from refusal
         except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
             _log.warning("decision of unknown outcome, reading on: %s", trouble)
             await self._pause()
@@ -280,14 +285,6 @@ class Cycle:
             await self._pause()
         self._failures += 1
         return outcome
-
-    async def _count_refusal(self, refusal: FenceRefused | DuplicateRefused) -> None:
-        if isinstance(refusal, FenceRefused):
-            await self._fences.refused(refusal, self._ledger)
-        self._contention.refused()
-        self._refusals += 1
-        if self._refusals > REFUSALS_MAX:
-            raise DecisionsRefused(f"{self._refusals} times in a row: {refusal}") from refusal
 
     async def _newest(self) -> int:
         """The ledger's newest revision; retries while the ledger is unavailable."""

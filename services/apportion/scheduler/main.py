@@ -112,7 +112,16 @@ async def body(
             publisher=publisher,
             sound=service.soundness.sound,
         )
-        membership = _membership(service, session, cycle, f"{name}/{life}")
+        member = f"{name}/{life}"
+        membership = Membership(
+            session.ledger,
+            "scheduler",
+            member,
+            clock=service.clock,
+            metrics=service.metrics,
+            on_change=lambda members: cycle.share(member, members),
+            frozen=service.frozen,
+        )
         learning = Learning(cluster.state, session.ledger, publisher)
         snapshotting = _snapshotting(service, session, cluster.state, snapshot_every)
         observers = [cycle.observe, learning.observe]
@@ -143,18 +152,6 @@ async def body(
         if snapshotting is not None and snapshot_every:
             service.loop("write snapshots", lambda: snapshotting.run(reader))
         await reader.run()
-
-
-def _membership(service: Service, session: Session, cycle: Cycle, member: str) -> Membership:
-    return Membership(
-        session.ledger,
-        "scheduler",
-        member,
-        clock=service.clock,
-        metrics=service.metrics,
-        on_change=lambda members: cycle.share(member, members),
-        frozen=service.frozen,
-    )
 
 
 def _snapshotting(

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from apportion.core.devices.cordons import reasons
-from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
 
@@ -77,25 +76,24 @@ def _optional(state: State) -> dict[str, Any]:
     return found
 
 
-def _device(state: DeviceState) -> dict[str, Any]:
-    return {
-        "device": state.device,
-        "memory_free_mib": state.memory_free_mib,
-        "cores_free": state.cores_free,
-        "slots_free": state.slots_free,
-        "template_cpu_free": state.template_cpu_free,
-        "slices": [state.slices, state.group],
-        "present": state.present,
-        "healthy": [state.healthy, state.health_reason, *state.agent_health],
-        "cordon": state.cordon,
-    }
-
-
 def _node(node: NodeState) -> dict[str, Any]:
     presence = {"presence": [node.presence, node.silent]} if node.presence else {}
     refused = {"refused": node.refused} if node.refused else {}
     return {
-        "devices": [_device(device) for device in node.devices],
+        "devices": [
+            {
+                "device": state.device,
+                "memory_free_mib": state.memory_free_mib,
+                "cores_free": state.cores_free,
+                "slots_free": state.slots_free,
+                "template_cpu_free": state.template_cpu_free,
+                "slices": [state.slices, state.group],
+                "present": state.present,
+                "healthy": [state.healthy, state.health_reason, *state.agent_health],
+                "cordon": state.cordon,
+            }
+            for state in node.devices
+        ],
         "pods": sorted(node.pods),
         "reported": [node.reported_revision, node.reported],
         "observed": node.observed,

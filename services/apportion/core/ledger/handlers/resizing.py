@@ -12,7 +12,7 @@ from msgspec import structs
 from apportion.core.devices.shares import Oversold, occupy, release, retake
 from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
 from apportion.core.ledger.state import NodeState, PodState, Resize, State, reshape
-from apportion_schemas import Ask, PodResized, ResizeAsked, ResizeRefused, Share
+from apportion_schemas import PodResized, ResizeAsked, ResizeRefused, Share
 from apportion_schemas.quantities import WHOLE
 
 
@@ -48,7 +48,19 @@ def resized(context: Context, data: PodResized, pod: PodState) -> Change:
     before = copy(pod)
     exchange(node, placed.shares, data.shares)
     pod.placement = structs.replace(placed, shares=data.shares)
-    asks = _asks(pod.submitted.shape.asks, placed.shares, data.shares)
+    held = {share.container: share for share in placed.shares}
+    now = {share.container: share for share in data.shares}
+    asks = tuple(
+        structs.replace(
+            ask,
+            memory_mib=now[ask.container].memory_mib,
+            memory_percent=None,
+            cores=min(now[ask.container].cores, WHOLE),
+        )
+        if now.get(ask.container) != held.get(ask.container)
+        else ask
+        for ask in pod.submitted.shape.asks
+    )
     reshape(state, pod, structs.replace(pod.submitted.shape, asks=asks))
     pod.changed_revision = context.revision
     del state.resizes[data.pod]
@@ -97,21 +109,3 @@ def _place(share: Share) -> Share:
     if share.instance is not None or share.template is not None:
         return share
     return structs.replace(share, memory_mib=0, cores=0)
-
-
-def _asks(
-    asks: tuple[Ask, ...], before: tuple[Share, ...], after: tuple[Share, ...]
-) -> tuple[Ask, ...]:
-    held = {share.container: share for share in before}
-    now = {share.container: share for share in after}
-    return tuple(
-        structs.replace(
-            ask,
-            memory_mib=now[ask.container].memory_mib,
-            memory_percent=None,
-            cores=min(now[ask.container].cores, WHOLE),
-        )
-        if now.get(ask.container) != held.get(ask.container)
-        else ask
-        for ask in asks
-    )

@@ -13,7 +13,7 @@ from apportion.core.devices.demand import Demand, Known, demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState
 from apportion.core.workloads.adoption.claims import Claim, Wanted
-from apportion_schemas import Ask, MigInstance, PodAdopted, PodSubmitted, Share
+from apportion_schemas import Ask, MigInstance, PodAdopted, Share
 from apportion_schemas.quantities import TEXT_MAX
 
 EVIDENCE = "what it asks for; nobody says what it has"
@@ -52,9 +52,16 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
                 return None
             shares += rest
         del left[: wanted.devices]  # charged to one container only
+    submitted = claim.submitted
+    if not submitted.shape.asks:  # they could not be parsed
+        asks = tuple(
+            Ask(container=each.container, family=each.family, count=each.devices)
+            for each in claim.wanted
+        )
+        submitted = structs.replace(submitted, shape=structs.replace(submitted.shape, asks=asks))
     doubted = f": {claim.doubted[0]} is its author's word" if claim.doubted else ""
     return PodAdopted(
-        pod=claim.submitted.uid, node=node.name, submitted=_asking(claim),
+        pod=submitted.uid, node=node.name, submitted=submitted,
         shares=tuple(shares), evidence=f"{EVIDENCE}{doubted}"[:TEXT_MAX], running=True,
     )  # fmt: skip
 
@@ -83,15 +90,3 @@ def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
             instance=instance,
         )  # fmt: skip
         return
-
-
-def _asking(claim: Claim) -> PodSubmitted:
-    """The pod with one ask per container, made up if its own could not be parsed."""
-    about = claim.submitted
-    if about.shape.asks:
-        return about
-    asks = tuple(
-        Ask(container=each.container, family=each.family, count=each.devices)
-        for each in claim.wanted
-    )
-    return structs.replace(about, shape=structs.replace(about.shape, asks=asks))
