@@ -1,11 +1,8 @@
 """The events of the ledger, for anything that reads or audits it.
 
-Every fact about devices, pods and placements is one of these events, a CloudEvents 1.0 JSON
-document on a NATS subject. This package needs only msgspec and the standard library, so that a
-reader of the ledger need not install a scheduler.
-
-Invariant: `encode` writes back what `decode` accepts unchanged, and what it does not accept raises
-an error with a name: no event is skipped silently."""
+Each is a CloudEvents 1.0 JSON document on a NATS subject. This package needs only msgspec and the
+standard library, so that a reader need not install a scheduler. Invariant: `encode` writes back
+unchanged what `decode` accepts, and no event is skipped without an error."""
 
 from apportion_schemas.agreement import DifferenceFound as DifferenceFound
 from apportion_schemas.agreement import LedgerRebuilt as LedgerRebuilt

@@ -1,11 +1,8 @@
 """Results of placements in the API server and on nodes, and presence of agents.
 
 The binder reports bindings; a node's agent reports what containers were given, and whether they
-exceed it.
-
-Agents send heartbeats that are not stored. A scheduler that hears none for a while writes an event,
-and another when they resume, so that all readers know which agents are silent since when. A refused
-report is an event once an hour for each node and cause."""
+exceed it. Agents send heartbeats that are not stored; a scheduler records only that an agent fell
+silent or resumed. A refused report is recorded once an hour for each node and cause."""
 
 from typing import Annotated, Literal
 

@@ -116,10 +116,8 @@ async def _limits(
     if begin is not None and begin.revision is not None:
         after = _within("--from", begin.revision, span) - 1
     elif begin is not None and begin.time is not None:
-        after, begin_s = (
-            await stream.newest_stored_by(ledger.wire, begin.time),
-            begin.time.timestamp(),
-        )
+        after = await stream.newest_stored_by(ledger.wire, begin.time)
+        begin_s = begin.time.timestamp()
     upto, end_s = last, now.timestamp()
     if end is not None and end.revision is not None:
         upto = _within("--to", end.revision, span)

@@ -1,7 +1,5 @@
 """Plan: try manifests, lost or drained nodes, new nodes or a policy on a copy.
 
-    state ──► copy ──► changes ──► pods already pending ──► the plan's pods ──► outcome of each
-
 With changes, the same runs without them as well, to show their effect. A pod of the plan that is
 already pending is decided again, or replaced if the plan's pod differs; one that is placed stays,
 as `submit` would leave it. Invariants: the state does not change and nothing is appended; pods are
@@ -68,7 +66,6 @@ from apportion_schemas import (
     PodEvicted,
     PodGone,
     PodGroupObserved,
-    PodRefused,
     PodSubmitted,
     RefusalCode,
 )
@@ -470,7 +467,15 @@ class _Answering:
                 awaits=self._awaits(pod) if refused is None else "",
                 line=self._line(self._waits_for(pod), refused),
             )  # fmt: skip
-        never = self._never(pod, lasting)
+        # The pod fits not even the empty fleet because of its queue, its quota or the fleet.
+        shape = self._explainer.wishes(pod)
+        never = Explained(lasting, never=True, shape=shape)
+        if lasting.queue is not None or lasting.quota is not None:
+            limit = never_within(self._explainer.room, self._state, pod, lasting) or lasting
+            never = Explained(lasting, never=False, limit=limit, shape=shape)
+        elif pod.refusal is not None:
+            whole = self._explainer.explained(pod, pod.refusal)
+            never = whole if whole.never else never
         refused = refused_answer(self._state, pod, never, self._explainer.room)
         line = self._line(waits_for(never), refused)
         return structs.replace(made, outcome="never", refused=refused, ahead=ahead, line=line)
@@ -485,18 +490,6 @@ class _Answering:
         if pod.submitted.priority <= self._least:
             return answer  # no pod has a lower priority
         return structs.replace(answer, spared=spared_words(self._state, pod, self._explainer.room))
-
-    def _never(self, pod: PodState, lasting: PodRefused) -> Explained:
-        """Why the pod fits not even the empty fleet: its queue, its quota or the fleet."""
-        shape = self._explainer.wishes(pod)
-        if lasting.queue is not None or lasting.quota is not None:
-            limit = never_within(self._explainer.room, self._state, pod, lasting) or lasting
-            return Explained(lasting, never=False, limit=limit, shape=shape)
-        if pod.refusal is not None:
-            whole = self._explainer.explained(pod, pod.refusal)
-            if whole.never:
-                return whole
-        return Explained(lasting, never=True, shape=shape)
 
     def _awaits(self, pod: PodState) -> str:
         return unlooked(self._state, pod) or "no scheduler has decided yet"

@@ -1,7 +1,5 @@
 """Replay a span of the ledger in virtual time with another policy or fleet.
 
-    recording ──► its beginning, changed ──► facts in order of time, and ends of pods ──► figures
-
 Facts from outside come at their time; decisions are made here. A pod runs as long as it did then,
 from when it is placed. A pod that is evicted here is submitted again at once if it has a
 controller, for the time it had left. Invariants: nothing is appended; a replay without changes is
@@ -109,10 +107,6 @@ class Lost(NamedTuple):
         """True if the adopted pod is on a lost node or device."""
         return data.node in self.nodes or any(s.device in self.devices for s in data.shares)
 
-    def tells(self, data: Payload) -> bool:
-        """True if the fact is about the health of a lost device."""
-        return isinstance(data, DeviceHealthChanged) and data.device in self.devices
-
     def without(self, data: Payload) -> Payload:
         """The fact with lost devices in a node's report marked as failed."""
         if not isinstance(data, NodeReported) or self.devices.isdisjoint(
@@ -150,29 +144,6 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
     return Lost(frozenset(nodes.intersection(wanted)), frozenset(ids))
 
 
-class _Gangs:
-    """Declarations of gangs, to repeat them here.
-
-    A declaration goes with the gang's last pod. A gang that is drained as a whole may lose its last
-    pod here before it is submitted again, although it did not at that time."""
-
-    def __init__(self, course: Course) -> None:
-        self._course = course
-        self._declared = {name: group.observed for name, group in course.state.groups.items()}
-
-    def observe(self, data: Payload) -> None:
-        if isinstance(data, PodGroupObserved):
-            self._declared[data.group] = data
-        elif isinstance(data, PodGroupGone):
-            self._declared.pop(data.group, None)
-
-    def declare(self, name: str) -> None:
-        """Declare the gang again if the course has lost its declaration."""
-        declared, group = self._declared.get(name), self._course.state.groups.get(name)
-        if declared is not None and (group is None or group.observed is None):
-            self._course.apply(declared)
-
-
 class Replay:
     """One replay of a recording; `placed` are its placements in order, if `kept`."""
 
@@ -191,7 +162,7 @@ class Replay:
         self._evicted: list[PodSubmitted] = []
         self._lost = Lost()
         self._histogram: ShapeHistogram | None = None
-        self._gangs = _Gangs(self._course)
+        self._gangs = {name: each.observed for name, each in self._course.state.groups.items()}
         self._passed_over = Counter[str]()
         self.placed: list[Placed] = []
         for uid, at_s in recorded.ends.items():
@@ -263,7 +234,7 @@ class Replay:
                 self._first[again.uid], self._again[first] = first, again.uid
                 if uid in self._end_s:
                     self._left_s[again.uid] = max(self._end_s[uid] - self._now_s, 0.0)
-                self._gangs.declare(again.group)
+                self._declare(again.group)
                 self._course.apply(again)
                 self._learn()
 
@@ -314,7 +285,7 @@ class Replay:
             if isinstance(data, PodAdopted) and (self._otherwise.fleet or self._lost.holds(data)):
                 self._course.apply(structs.replace(data.submitted, chooser=""))
             elif isinstance(data, PodSubmitted):
-                self._gangs.declare(data.group)
+                self._declare(data.group)
                 self._course.apply(structs.replace(data, chooser=""))
             else:
                 uid = data.pod if isinstance(data, ResizeAsked) else ""
@@ -327,11 +298,20 @@ class Replay:
         except CourseFailed:
             self._passed_over[type(data).__name__] += 1
             return
-        self._gangs.observe(data)
+        if isinstance(data, PodGroupObserved):
+            self._gangs[data.group] = data
+        elif isinstance(data, PodGroupGone):
+            self._gangs.pop(data.group, None)
         if isinstance(data, ConfigurationChanged) and self._otherwise.changes.policy:
             lab_changes.apply(self._course, Changes(policy=self._otherwise.changes.policy))
         if isinstance(data, PodSubmitted):
             self._learn()
+
+    def _declare(self, name: str) -> None:
+        """Declare a gang again: its last pod may end here before the next is submitted."""
+        declared, group = self._gangs.get(name), self._course.state.groups.get(name)
+        if declared is not None and (group is None or group.observed is None):
+            self._course.apply(declared)
 
     def _is_other(self, data: Payload) -> bool:
         """True if the fact does not apply in this course, or comes at another time."""
@@ -346,8 +326,9 @@ class Replay:
         if isinstance(data, PricesLearnt):
             return self._histogram is not None
         if isinstance(data, OF_NODES):
-            of_lost = getattr(data, "node", "") in self._lost.nodes or self._lost.tells(data)
-            return bool(self._otherwise.fleet) or of_lost
+            if self._otherwise.fleet or getattr(data, "node", "") in self._lost.nodes:
+                return True
+            return isinstance(data, DeviceHealthChanged) and data.device in self._lost.devices
         return False
 
     def _learn(self) -> None:

@@ -1,7 +1,5 @@
 """Shadow another scheduler: decide each pod that it placed, at the same revision.
 
-    events ──► state ──► a pod is adopted ──► decide, as if it waited ──► compare ──► adopt it
-
 The state remains the cluster's: our decision is compared and dropped, so each answer is about one
 decision after everything the other scheduler placed before. Invariant: no compared decision is
 applied, and nothing is appended."""
@@ -80,24 +78,20 @@ class Shadowing:
             self._passed_over += 1
             return record.revision < self._upto
         self._course.time = event.time
-        data = event.data
-        # These name revisions of the ledger, and the course has its own.
-        rules = self._course.state.rules
+        data, rules = event.data, self._course.state.rules
+        # The first two name revisions of the ledger, and the course has its own.
         if isinstance(data, FormatEnabled):
             rules.enable(record.revision, data)
-            return record.revision < self._upto
-        if isinstance(data, RevisionSetAside):
+        elif isinstance(data, RevisionSetAside):
             rules.heed(record.revision, data)
-            return record.revision < self._upto
-        theirs = isinstance(data, PodAdopted) and data.evidence not in ("", OURS)
-        if theirs and record.revision > self._after:
-            self._compare(record.revision, event.time, data)
-        if isinstance(data, NodeObserved):
-            data = _as_ours(data)
-        try:
-            self._course.apply(data)
-        except CourseFailed:
-            self._passed_over += 1
+        else:
+            theirs = isinstance(data, PodAdopted) and data.evidence not in ("", OURS)
+            if theirs and record.revision > self._after:
+                self._compare(record.revision, event.time, data)
+            try:
+                self._course.apply(_as_ours(data) if isinstance(data, NodeObserved) else data)
+            except CourseFailed:
+                self._passed_over += 1
         return record.revision < self._upto
 
     def finish(self) -> ShadowAnswer:
@@ -156,17 +150,12 @@ class Shadowing:
             decision = self._course.engine.decide(
                 events_max=len(self._course.state.pods) + 1, looks_max=sys.maxsize
             )
-            found = next(
-                (
-                    event
-                    for event in decision.events
-                    if isinstance(event, PodPlaced | PodRefused) and event.pod == uid
-                ),
-                None,
-            )
             self._course.engine.retry(decision)
-            if found is not None or not decision.more:
-                return found
+            for event in decision.events:
+                if isinstance(event, PodPlaced | PodRefused) and event.pod == uid:
+                    return event
+            if not decision.more:
+                return None
         return None
 
     def _spot(self, node: str, shares: Iterable[Share]) -> Spot:

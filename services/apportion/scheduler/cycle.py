@@ -3,15 +3,15 @@
     wake ──► decide ──► fence ──► append ──┬─ taken ──────────► fold up to it ──► decide …
                                           └─ refused, unknown ► fold up to now ─► retry …
 
-Each of several schedulers decides for its shard of the pods. Invariants: only one decision is in
-progress; after an append, taken or not, nothing is decided until the fold has reached the revision
-at which its outcome was known. A decision that a fence refused is retried with half as many pods;
-after `REFUSALS_MAX` in a row the derived data is rebuilt.
+Each of several schedulers decides for its shard of the pods. Each placement names the SHA-256 of
+the previous message on its node, and the first of a batch on a node expects that message's revision
+(`Nats-Expected-Last-Subject-Sequence`), so the server takes a batch only if no placement came in
+between.
 
-Each placement names the SHA-256 of the previous message on its node. The first of a batch on a node
-expects that message's revision to be the newest there (`Nats-Expected-Last-Subject-Sequence`), so
-the server takes a batch only if no placement came in between. All events of a decision have one
-time."""
+Invariants: only one decision is in progress; after an append, taken or not, nothing is decided
+until the fold has reached the revision at which its outcome was known. A decision that a fence
+refused is retried with half as many pods; after `REFUSALS_MAX` in a row the derived data is
+rebuilt."""
 
 import asyncio
 import contextlib

@@ -18,20 +18,19 @@ NAMES: Final = ("apportion", "hami", "volcano")
 Names = Literal["apportion", "hami", "volcano"]
 
 
-def _gauges(prefix: str, meaning: str, labels: tuple[str, ...], *names: str) -> tuple[Family, ...]:
+def _gauges(prefix: str, meaning: str, labels: str, names: str) -> tuple[Family, ...]:
+    """Gauges with these labels; labels and names are separated by spaces."""
     return tuple(
-        Family(f"{prefix}{name}", f"{meaning}: {name.replace('_', ' ')}.", labels) for name in names
+        Family(f"{prefix}{name}", f"{meaning}: {name.replace('_', ' ')}.", tuple(labels.split()))
+        for name in names.split()
     )
 
 
 _OURS = _gauges(
     "apportion_device_",
     "Of a device, as it is granted",
-    ("node", "device"),
-    "memory_bytes",
-    "memory_granted_bytes",
-    "cores_granted_ratio",
-    "shares",
+    "node device",
+    "memory_bytes memory_granted_bytes cores_granted_ratio shares",
 )
 
 
@@ -50,18 +49,14 @@ def _ours(state: State) -> Iterator[Sample]:
 _VOLCANO = _gauges(
     "volcano_vgpu_device_",
     "As Volcano's scheduler, in MiB and percent",
-    ("devID", "NodeName"),
-    "memory_limit",
-    "allocated_memory",
-    "allocated_cores",
-    "shared_number",
+    "devID NodeName",
+    "memory_limit allocated_memory allocated_cores shared_number",
 )
 _VOLCANO_PODS = _gauges(
     "volcano_vgpu_device_",
     "As Volcano's scheduler, in MiB and percent",
-    ("devID", "NodeName", "podName"),
-    "memory_allocation_for_a_certain_pod",
-    "core_allocation_for_a_certain_pod",
+    "devID NodeName podName",
+    "memory_allocation_for_a_certain_pod core_allocation_for_a_certain_pod",
 )
 
 
@@ -85,26 +80,22 @@ def _volcano(state: State) -> Iterator[Sample]:
             yield from _each(_VOLCANO_PODS, key, amounts)
 
 
-_HAMI_CARD = ("node", "device_uuid", "device_index", "device_type")
+_HAMI_CARD = "node device_uuid device_index device_type"
 _HAMI = _gauges(
     "hami_",
     "As HAMi's scheduler",
     _HAMI_CARD,
-    "gpu_memory_limit_bytes",
-    "gpu_core_limit_ratio",
-    "gpu_shared_count",
-    "gpu_core_allocated_ratio",
+    "gpu_memory_limit_bytes gpu_core_limit_ratio gpu_shared_count gpu_core_allocated_ratio "
     "node_gpu_memory_allocated_ratio",
 )
 _HAMI_ALLOCATED = _gauges(
-    "hami_gpu_", "As HAMi's scheduler", (*_HAMI_CARD, "device_cores"), "memory_allocated_bytes"
+    "hami_gpu_", "As HAMi's scheduler", f"{_HAMI_CARD} device_cores", "memory_allocated_bytes"
 )
 _HAMI_PODS = _gauges(
     "hami_vgpu_",
     "As HAMi's scheduler",
-    ("namespace", "node", "pod", "container_index", "device_uuid"),
-    "memory_allocated_bytes",
-    "core_allocated_ratio",
+    "namespace node pod container_index device_uuid",
+    "memory_allocated_bytes core_allocated_ratio",
 )
 
 
@@ -156,10 +147,7 @@ def _devices(state: State) -> Iterator[tuple[NodeState, DeviceState]]:
                 yield node, device
 
 
-_Held = tuple[PodState, str, str, int, int]
-
-
-def _shares(pods: Iterable[PodState]) -> Iterator[_Held]:
+def _shares(pods: Iterable[PodState]) -> Iterator[tuple[PodState, str, str, int, int]]:
     """Pod, container, device, MiB and percent; MIG instances of a device are added up."""
     for pod in pods:
         if pod.placement is None:

@@ -1,9 +1,7 @@
 """Learn prices: after enough pods, solve for their worth and append the prices.
 
-    histogram due ──► types of nodes ──► solve (in a thread) ──► append, fenced ──► fold: all use it
-
-It never blocks the cycle. Invariant: if several schedulers learn at once, one append is taken;
-prices apply from the revision at which the ledger took them."""
+The solver runs in a thread and never blocks the cycle. Invariant: if several schedulers learn at
+once, one append is taken; prices apply from the revision at which the ledger took them."""
 
 import asyncio
 import logging

@@ -150,8 +150,19 @@ class Presence:
             for node, was_silent in found:
                 if bool(node.silent) is not was_silent:
                     continue  # changed while waiting for the lock
+                name, basis = node.name, self._state.revision
+                data: NodeSilent | NodeHeard = NodeSilent(node=name, grace_s=grace_s)
+                word = "silent"
+                if was_silent:
+                    data, word = NodeHeard(node=name), "heard"
+                event_id = f"{name}/{word}/{node.presence}"
+                draft = self._publisher.draft(data, event_id=event_id, basis=basis)
+                subject = "" if node.presence else subject_of(data)
                 try:
-                    await reader.reached(await self._append(node, grace_s))
+                    expect = self._fences.expected(node.presence, folded=basis, subject=subject)
+                    (revision,) = await self._ledger.append([structs.replace(draft, expect=expect)])
+                    _log.info("the agent of node %s is %s", name, word)
+                    await reader.reached(revision)
                 except FenceRefused as refusal:
                     await self._fences.refused(refusal, self._ledger)
                 except DuplicateRefused:
@@ -159,18 +170,3 @@ class Presence:
                 except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
                     _log.warning("what is heard of agents may not be on the ledger: %s", trouble)
                     return
-
-    async def _append(self, node: NodeState, grace_s: int) -> int:
-        """Append the node's change and return its revision."""
-        name, basis = node.name, self._state.revision
-        data: NodeSilent | NodeHeard
-        if node.silent:
-            data, word = NodeHeard(node=name), "heard"
-        else:
-            data, word = NodeSilent(node=name, grace_s=grace_s), "silent"
-        draft = self._publisher.draft(data, event_id=f"{name}/{word}/{node.presence}", basis=basis)
-        subject = "" if node.presence else subject_of(data)
-        expect = self._fences.expected(node.presence, folded=basis, subject=subject)
-        (revision,) = await self._ledger.append([structs.replace(draft, expect=expect)])
-        _log.info("the agent of node %s is %s", name, word)
-        return revision

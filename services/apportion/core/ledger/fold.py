@@ -388,10 +388,8 @@ def _pod_gone(context: _Context, data: PodGone) -> Change:
         del group.pods[data.uid]
         if not group.pods:
             del state.groups[pod.submitted.group]
-    if node is not None and node.gone:
-        forgotten = note_left(state, node)
-        return Change(data, node=node, pod=pod, shares=shares, forgotten=forgotten)
-    return Change(data, node=node, pod=pod, shares=shares)
+    forgotten = note_left(state, node) if node is not None and node.gone else ()
+    return Change(data, node=node, pod=pod, shares=shares, forgotten=forgotten)
 
 
 @folds(PodAdopted)

@@ -1,14 +1,10 @@
 """Signed receipts that prove later, and offline, what the ledger contained.
 
-A receipt covers the revisions `first` to `last`: the Merkle root of their records, the newest
-placement on each node, the digest of the state after `last`, and the previous receipt's hash. So
-the newest receipt covers the whole ledger, and making one costs only the events since the last.
-
-The tree is that of RFC 6962: a leaf is the SHA-256 of 0x00 and the record, an inner node that of
-0x01 and its two children. The first eight bytes of each leaf are kept next to the receipt. These
-fingerprints prove nothing (the root does), but they show which record was changed first.
-
-Invariant: changing, dropping, adding or moving a record of a segment changes its root."""
+A receipt covers the revisions `first` to `last`. It names the previous receipt, so the newest one
+covers the whole ledger. Records form a Merkle tree as in RFC 6962: a leaf is the SHA-256 of 0x00
+and the record, an inner node that of 0x01 and its two children. The first eight bytes of each leaf
+are kept next to the receipt: these fingerprints prove nothing, but show which record was changed
+first. Invariant: changing, dropping, adding or moving a record changes the root."""
 
 from collections.abc import Sequence
 from hashlib import sha256

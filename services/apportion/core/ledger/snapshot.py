@@ -1,9 +1,8 @@
 """Snapshots of a state, so that a restart folds only the tail of the ledger.
 
-A snapshot is taken in steps while the fold continues. At first every node and pod is due; each step
-writes some of them as a frame, and what an event changes in the meantime is due again. The last few
-and the small rest are written at once, which makes the snapshot consistent at one revision. A later
-frame replaces what an earlier one has of the same node or pod.
+A snapshot is taken in steps while the fold continues: each step writes a frame of nodes and pods,
+and those that an event changes are written again in a later frame, which replaces the earlier one.
+The last step writes the rest at once, so the snapshot is consistent at one revision.
 
     magic │ format │ frame │ frame │ … │ head │ SHA-256 of all before it
 

@@ -1,13 +1,12 @@
 """Nodes that left the cluster, evictions of pods, and cordons.
 
 A node that left is kept while it has pods or a cordon, or is one of the last `LEFT_MAX` to leave,
-so that it has its devices at once if it comes back. Then the node and its devices are forgotten.
-Only its fences are kept, for the newest `DEPARTED_MAX` nodes, so that a node of the same name
-continues its chain.
+so that it has its devices at once if it comes back. Then it is forgotten, except for its fences,
+which are kept for the newest `DEPARTED_MAX` nodes so that a node of that name continues its chain.
 
-Invariants: what is forgotten follows from the events alone, and nothing kept refers to it. A pod is
-evicted only for a pending pod of higher priority. Every noted eviction is of a pod still placed.
-`cordon` is the text of `cordons`; a node or device is open again only after all are lifted."""
+Invariants: what is forgotten follows from the events alone, and nothing kept refers to it; a pod is
+evicted only for a pending pod of higher priority, and a noted eviction is of a pod still placed; a
+node or device with several cordons is open again only after all are lifted."""
 
 from typing import Final
 
