@@ -46,7 +46,7 @@ from apportion_schemas.quantities import Name, Natural, Payload
 EVENT_BYTES_MAX = 1 << 20  # the stream's max_msg_size
 ID_BYTES_MAX = 512
 SPEC_VERSION = "1.0"
-# of JSON nesting, because a parser's own limit depends on its caller's stack depth
+# The limit of nesting in JSON; a parser's own limit depends on its caller's stack depth.
 DEPTH_MAX: Final = 64
 
 

@@ -60,7 +60,7 @@ class Device(Payload, frozen=True):
     closed_slices: Annotated[int, Meta(ge=0, lt=256)] = 0
 
 
-# label with the name by which a kubelet registers its node
+# The label with the name by which a kubelet registers its node.
 HOSTNAME: Final = "kubernetes.io/hostname"
 
 

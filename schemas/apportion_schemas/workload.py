@@ -121,7 +121,7 @@ class HostPort(Payload, frozen=True):
 
 
 class Disk(Payload, frozen=True):
-    """A disk in a pod's own spec; pods on one node share it only if all read it.
+    """A disk in a pod spec; pods of a node share it only if all use it read-only.
 
     `name` begins with its kind, as in `iscsi/iqn.2026-01.org:disk`."""
 
@@ -156,8 +156,8 @@ class LabelExpression(Payload, frozen=True):
 class PodSelector(Payload, frozen=True):
     """Selects pods whose labels match every expression; empty fields match any.
 
-    With `by_label` (`namespaceSelector`), only namespaces count whose labels match all of it, and
-    those in `namespaces`."""
+    With `by_label` (`namespaceSelector`), pods count in namespaces whose labels match all of it,
+    and in those of `namespaces`."""
 
     expressions: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
     namespaces: Names = ()

@@ -37,7 +37,7 @@ PASSES: Final = frozenset(
 
 
 class EmptyFleet:
-    """The fleet of `state` without pods, to find what can never fit; `state` is kept."""
+    """The fleet of `state` without pods, to find what can never fit."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -73,9 +73,9 @@ from apportion_schemas import (
 PODS_MAX: Final = 5_000
 WAITING_NAMED: Final = 50
 BESIDE_NAMED: Final = 20
-# for pods that exceed their queue or quota even without other pods
+# For pods that exceed their queue or quota even without other pods.
 WITHIN_NONE: Final = "can never fit within the limits"
-# singular forms of texts about several pods
+# Singular forms of texts about several pods.
 ONE: Final = {"fit": "fits", "have their place already": "has its place already"}
 REPLACED: Final = "the manifest takes its place"
 UNTIL_WHEN: Final = (

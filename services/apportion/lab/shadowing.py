@@ -32,7 +32,7 @@ from apportion_schemas import (
 )
 
 UID: Final = "shadow-of-"
-# evidence of our own placements, which are not another scheduler's decisions
+# Evidence of our own placements, which are not another scheduler's decisions.
 OURS: Final = "apportion.dev/shares"
 DECISIONS_MAX: Final = 10_000
 PODS_MAX: Final = 200_000  # comparisons that are kept

@@ -81,7 +81,7 @@ __all__ = ["HANDLERS", "Change", "apply", "refuse"]
 
 POLICIES = frozenset(("", *get_args(Policy)))
 MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
-# events that move the fence and the chain of their node
+# Events that move the fence and the chain of their node.
 CHAINED = frozenset((PodPlaced, PlacementVoided, PodEvicted, PodResized))
 UNNAMED = "pods of another scheduler hold devices of this family here, and nobody names which"
 LONGEST_PAUSE_S: Final = 300

@@ -49,9 +49,9 @@ from apportion_schemas import (
 )
 
 NO_HOST = Host(cpu_milli=0, memory_mib=0, pods=0)
-# label of a reported node: when our agent hands out shares
+# Label of a reported node: when our agent hands out shares.
 HANDS_OUT: Final = "apportion.dev/hands-out"
-# label of an observed node: the system whose device plugin registered its devices
+# Label of an observed node: the system whose device plugin registered its devices.
 DEVICE_PLUGIN: Final = "apportion.dev/device-plugin"
 DRAINED: Final = "in Kubernetes (kubectl cordon)"
 REFUSED_EVENTS_KEPT = 1_000  # the newest; the count is exact

@@ -41,7 +41,7 @@ class Context(Struct, frozen=True, gc=False):
     time: str
 
 
-# filled by `folds` when the modules of handlers are imported
+# Filled by `folds` when the modules of handlers are imported.
 HANDLERS: dict[type, Callable[[Context, Any], Change]] = {}
 _Handler = TypeVar("_Handler", bound=Callable[..., Change])
 
