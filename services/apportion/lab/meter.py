@@ -58,7 +58,7 @@ class Meter:
             self._note(pod)
 
     def advance(self, now_s: float) -> None:
-        """Integrate up to `now_s`."""
+        """Integrate the figures up to `now_s`, in seconds since 1970."""
         target = min(now_s, self._end_s) - self._begin_s
         width, last = (self._end_s - self._begin_s) / SLICES, SLICES - 1
         amounts = np.array((self._sum.used, self._wanted, self._sum.devices, self._sum.left))

@@ -8,6 +8,7 @@ decided in queue order, as if the plan were submitted now."""
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
@@ -161,14 +162,12 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
         or (there.placement is None and _differs(pod, there))
     ]
     today = without = None
+    play = partial(_play, state, time=time, tell=tell)
     if wish.changes:
-        today = _play(state, Changes(), (), (), time=time, tell=_step(tell, "what waits already"))
-        without = today
+        today = without = play(Changes(), (), (), step="what waits already")
     if wish.changes and new:
-        without = _play(state, Changes(), new, wish.groups, time=time, tell=_step(tell, "without"))
-    with_it = _play(
-        state, wish.changes, new, wish.groups, time=time, tell=_step(tell, "with the plan")
-    )
+        without = play(Changes(), new, wish.groups, step="without")
+    with_it = play(wish.changes, new, wish.groups, step="with the plan")
     return _Answering(state, with_it, without, today, wish.changes.drain).answer(wish)
 
 
@@ -178,10 +177,6 @@ def _differs(draft: PodDraft, there: PodState) -> bool:
     return wanted != spec_digest(there.shape_key, there.submitted)
 
 
-def _step(tell: Tell, step: str) -> Callable[[int, int], None]:
-    return lambda done, of: tell(PlanProgress(step=step, done=done, of=of))
-
-
 def _play(
     state: State,
     wanted: Changes,
@@ -189,7 +184,8 @@ def _play(
     groups: Iterable[PodGroupObserved],
     *,
     time: str,
-    tell: Callable[[int, int], None],
+    tell: Tell,
+    step: str,
 ) -> Played:
     """Run one course over a copy until the engine has nothing left to decide."""
     course = Course(copied(state), time=time)
@@ -211,10 +207,10 @@ def _play(
     for pod in planned.values():
         course.apply(pod)
     waiting, done = course.engine.pending, 0
-    tell(0, waiting)
+    tell(PlanProgress(step=step, done=0, of=waiting))
     for events in comers.settle():
         done += events
-        tell(min(done, waiting), waiting)
+        tell(PlanProgress(step=step, done=min(done, waiting), of=waiting))
     return Played(course, planned, moved, comers.again)
 
 
@@ -258,10 +254,7 @@ def comes_again(state: State, pod: PodSubmitted) -> bool:
 
 
 def _totals(state: State) -> Totals:
-    """The cluster in numbers.
-
-    As in the console's fleet, broken devices are failed ones and all of a node that is not
-    ready."""
+    """The cluster in numbers; devices of a node that is not ready count as broken."""
     there = [node for node in state.nodes.values() if node.present]
     devices = [device for node in there for device in node.devices if device.present]
     placed = sum(pod.placement is not None for pod in state.pods.values())

@@ -148,7 +148,7 @@ class Recording:
 
     @property
     def revision(self) -> int:
-        """The newest revision taken."""
+        """The newest revision that was taken so far."""
         return self._fold.state.revision
 
     def take(self, record: Record) -> bool:
@@ -175,7 +175,7 @@ class Recording:
         return record.revision < self._limits.upto
 
     def finish(self) -> Recorded:
-        """Return the recording."""
+        """Return the recording of the records taken so far."""
         if self._meter is None:
             self._begin()
         assert self._meter is not None  # noqa: S101 - just begun

@@ -1,9 +1,9 @@
 """Replay a span of the ledger in virtual time with another policy or fleet.
 
-Facts from outside come at their time; decisions are made here. A pod runs as long as it did then,
-from when it is placed. A pod that is evicted here is submitted again at once if it has a
-controller, for the time it had left. Invariants: nothing is appended; a replay without changes is
-what happened, except for the time that decisions took."""
+Facts from outside come at their recorded time; decisions are made here. A pod runs as long as in
+the recording, from when it is placed. A pod that is evicted here is submitted again at once if it
+has a controller, for the time it had left. Invariants: nothing is appended; a replay without
+changes gives what was recorded, except for the time that decisions took."""
 
 import heapq
 from collections import Counter
@@ -223,8 +223,8 @@ class Replay:
         for _ in self._course.settle():
             evicted, self._evicted = self._evicted, []
             for pod in evicted:
-                # Resubmit it for the time it had left, under its later uid if it was evicted at
-                # that time too, or else if it has a controller.
+                # Resubmit it for the time it had left: with its later uid if it was evicted in the
+                # recording too, or else if it has a controller.
                 recorded, uid = self._recorded, pod.uid
                 name = recorded.after.get(uid, "")
                 if not name and (uid in recorded.cut or not comes_again(self._course.state, pod)):
@@ -239,7 +239,7 @@ class Replay:
                 self._learn()
 
     def _first_of(self, uid: str) -> str:
-        """The pod's first uid, before all evictions here and at that time."""
+        """The pod's first uid, before all evictions here and in the recording."""
         while uid in self._first:
             uid = self._first[uid]
         return uid
@@ -355,7 +355,7 @@ class Replay:
         there = self._lost.there(course.state)
         for each in lab_changes.apply(course, structs.replace(otherwise.changes, lose=there)):
             # A pod that began before the span runs for the time it had left. If another pod
-            # replaced it at that time, it ends then here as well.
+            # replaced it in the recording, it ends at that time here as well.
             before, again = each.before.uid, each.again.uid
             first = self._first_of(before)
             self._first[again], self._again[first] = first, again

@@ -79,7 +79,7 @@ class DecisionsRefused(Exception):
 
 
 class DecisionMetrics:
-    """The metrics of decisions."""
+    """Prometheus metrics of one scheduler's decisions and their outcomes."""
 
     def __init__(self, metrics: Metrics, engine: Engine) -> None:
         metrics.gauge("apportion_pending_pods", "Pods that wait for a place.").set_function(

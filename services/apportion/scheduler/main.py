@@ -112,14 +112,13 @@ async def body(
             publisher=publisher,
             sound=service.soundness.sound,
         )
-        member = f"{name}/{life}"
         membership = Membership(
             session.ledger,
             "scheduler",
-            member,
+            f"{name}/{life}",
             clock=service.clock,
             metrics=service.metrics,
-            on_change=lambda members: cycle.share(member, members),
+            on_change=lambda members: cycle.share(membership.member, members),
             frozen=service.frozen,
         )
         learning = Learning(cluster.state, session.ledger, publisher)

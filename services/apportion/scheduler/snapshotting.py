@@ -91,7 +91,8 @@ class Snapshotting:
             await self._snapshots.save(taken)
             self._last = taken.revision
             self._written.labels("written").inc()
-            _log.info("snapshot written", revision=taken.revision, bytes=taken.size_bytes)
+            size_bytes = sum(map(len, taken.parts))
+            _log.info("snapshot written", revision=taken.revision, bytes=size_bytes)
         self._last_at = self._clock.monotonic()
 
     async def take(self) -> Taken:

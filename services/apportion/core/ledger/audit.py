@@ -116,7 +116,7 @@ class Auditor:
 
     def finish(self) -> list[Violation]:
         """Check the whole state after the last message."""
-        lines = [*self._end_of_batch(), *_all("invariant", violations(self.state))]
+        lines = [*self._end_of_batch(), *_broken(violations(self.state))]
         return self._keep(max(self.state.revision, self._start), lines)
 
     def _keep(self, revision: int, lines: list[tuple[str, str]]) -> list[Violation]:
@@ -142,11 +142,11 @@ class Auditor:
         else:
             yield from self._before(revision, event)
             change = fold.apply(self.state, revision, event, digest=digest)
-            yield from _all("invariant", violations_near(self.state, change))
+            yield from _broken(violations_near(self.state, change))
             self._after(change)
         self.checked += revision >= self._start
         if revision % self._full_every == 0:
-            yield from _all("invariant", violations(self.state))
+            yield from _broken(violations(self.state))
 
     # -------------------------------------------------------------- before the fold takes it
 
@@ -261,5 +261,5 @@ class Auditor:
         self._batch = None
 
 
-def _all(check: str, lines: list[str]) -> Iterator[tuple[str, str]]:
-    return ((check, line) for line in lines)
+def _broken(lines: list[str]) -> Iterator[tuple[str, str]]:
+    return (("invariant", line) for line in lines)

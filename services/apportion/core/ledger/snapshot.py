@@ -172,11 +172,6 @@ class Taken(NamedTuple):
     parts: list[bytes]
     revision: int
 
-    @property
-    def size_bytes(self) -> int:
-        """The total length in bytes."""
-        return sum(map(len, self.parts))
-
 
 class Taking:
     """A snapshot in progress; it must observe every change that the fold makes."""

@@ -267,7 +267,7 @@ class State(Struct, eq=False):
     by uid. `of_kubernetes`: an API server determines which nodes exist. `evictions` are of pods
     that are still placed, by uid. `nominated` is the node where room is made, by uid of the pending
     pod. `resizes` are unanswered requests by pod uid. `left` are gone nodes without pods and
-    cordons, in order of leaving, and `departed` the forgotten ones (see `core.ledger.departures`).
+    cordons, in order of leaving, and `departed` the forgotten ones (see `handlers.departures`).
     `rules` may be ahead of `revision`."""
 
     revision: int = 0
