@@ -91,8 +91,7 @@ class Snapshotting:
             await self._snapshots.save(taken)
             self._last = taken.revision
             self._written.labels("written").inc()
-            size_bytes = sum(map(len, taken.parts))
-            _log.info("snapshot written", revision=taken.revision, bytes=size_bytes)
+            _log.info("snapshot written", revision=taken.revision, bytes=taken.size_bytes)
         self._last_at = self._clock.monotonic()
 
     async def take(self) -> Taken:

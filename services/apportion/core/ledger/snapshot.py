@@ -172,6 +172,11 @@ class Taken(NamedTuple):
     parts: list[bytes]
     revision: int
 
+    @property
+    def size_bytes(self) -> int:
+        """The total length of the snapshot, in bytes."""
+        return sum(map(len, self.parts))
+
 
 class Taking:
     """A snapshot in progress; it must observe every change that the fold makes."""
