@@ -25,18 +25,13 @@ def handing_out(host: Host, when: str) -> Host:
     return structs.replace(host, labels={**host.labels, HANDS_OUT: when})
 
 
-def hands_out_at_allocate(host: Host) -> bool:
-    """True if the node's agent hands out shares at the kubelet's Allocate."""
-    return host.labels.get(HANDS_OUT) == AT_ALLOCATE
-
-
 def ahead(state: State, pod: PodState) -> PodState | None:
     """Return the pod that must be allocated before this one may be bound, if any."""
     placed = pod.placement
     node = state.nodes.get(placed.node) if placed is not None else None
     if placed is None or not placed.shares or node is None or node.reported is None:
         return None
-    if node.silent or not hands_out_at_allocate(node.reported.host):
+    if node.silent or node.reported.host.labels.get(HANDS_OUT) != AT_ALLOCATE:
         return None
     # The kubelet may be about to request these. Another scheduler has bound the adopted pods.
     in_flight = (
