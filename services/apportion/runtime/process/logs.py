@@ -1,9 +1,7 @@
-"""Logs: one event a line on stderr, for people or as JSON, and never a password.
+"""Logs: one event per line on stderr, for people or as JSON.
 
-The only module that knows the logging library; what other libraries log goes the same way.
-Invariants: every text that leaves here has the passwords of URLs blanked out; a line begins where
-an event does, whatever is in a name, a reason or an error, and those of a traceback are indented.
-"""
+Invariants: only this module uses structlog; passwords in URLs are blanked; only an event begins
+a line, whatever a name or an error contains, and lines of a traceback are indented."""
 
 import logging
 import re
@@ -14,10 +12,10 @@ from apportion.core.explain.text.printable import escaped
 from apportion.runtime.process.clock import Clock, SystemClock, rfc3339
 from apportion.runtime.process.config import LogFormat, LogLevel
 
-# structlog takes rich where it is there, for tracebacks in colours, which would cost every service
-# four megabytes, and every verb 40 ms. Whoever wants rich for tables imports it as ever.
+# structlog would import rich for coloured tracebacks, which costs each service 4 MB and each verb
+# 40 ms. Hide it during this import; modules that need rich for tables can still import it.
 _rich = sys.modules.pop("rich", None)
-sys.modules["rich"] = None  # type: ignore[assignment]  # it is not there, says the import
+sys.modules["rich"] = None  # type: ignore[assignment]  # makes the import fail
 import structlog  # noqa: E402
 from structlog.typing import EventDict, Processor, WrappedLogger  # noqa: E402
 
@@ -33,13 +31,13 @@ _QUIET = ("asyncio", "aiohttp.access", "nats")
 
 
 def get_logger(name: str) -> Logger:
-    """A logger; bind what every line of it should carry."""
+    """Return a logger; use `bind` for fields that all its lines carry."""
     logger: Logger = structlog.stdlib.get_logger(name)
     return logger
 
 
 def blank_passwords(text: str) -> str:
-    """`text` with the password of every URL in it replaced by `***`."""
+    """Replace the password of every URL in `text` by `***`."""
     return _URL_PASSWORD.sub(r"\1***@", text)
 
 
@@ -51,7 +49,7 @@ def configure_logs(
     stream: TextIO | None = None,
     clock: Clock | None = None,
 ) -> None:
-    """Send all logs of this process to `stream` (stderr), each line marked with `service`."""
+    """Send all logs of this process to `stream` (stderr), marked with `service`."""
     sink = stream or sys.stderr
     shared = _shared(service, clock or SystemClock())
     structlog.configure(
@@ -95,7 +93,6 @@ def _shared(service: str, clock: Clock) -> list[Processor]:
 
 
 def _renderer(form: LogFormat, stream: TextIO) -> Processor:
-    """The last step: the whole line, with the passwords blanked wherever in it they were."""
     render: Processor = structlog.processors.JSONRenderer(default=str)
     if form == "console":
         render = structlog.dev.ConsoleRenderer(colors=stream.isatty())
@@ -108,7 +105,7 @@ def _renderer(form: LogFormat, stream: TextIO) -> Processor:
 
 
 def one_event_a_line(event: EventDict) -> EventDict:
-    """The event with its texts as they can stand in one line."""
+    """Escape the texts of an event so that each fits on one line."""
     shown: EventDict = {}
     for key, value in event.items():
         text = value if isinstance(value, str) else None
