@@ -1,16 +1,11 @@
-"""A folder of receipts: for each one its file, and its fingerprints beside it.
+"""A folder of receipts: signed segments, with fingerprints of their records.
 
     receipt-00000000000000005000.json            signed; see core.ledger.receipts
     receipt-00000000000000005000.fingerprints    eight bytes for each record
-    state.snapshot                               where the next receipt goes on
+    state.snapshot                               where the next receipt continues
 
-The number is the last revision. Invariant: a receipt is there whole, after its fingerprints; the
-state is no proof and nobody's truth: what it says is compared with the newest receipt.
-
-`ReceiptCheck` holds records to the receipts as they are read, one after the other. Invariant: what
-counts as proven was read record by record from a segment's first revision to its last, and has the
-root that was signed. Where a segment has its fingerprints, the first record that is not what it was
-is named; where they are gone, the segment is."""
+The number is the last revision. Invariants: a receipt is written whole, after its fingerprints;
+`state.snapshot` is only a cache and is compared with the newest receipt."""
 
 import contextlib
 import fcntl
@@ -47,8 +42,7 @@ from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.files.signing import SigningKey, VerifyingKey
 from apportion.runtime.ledger.port import Record
 
-RECEIPT_BYTES_MAX = 64 << 20
-"""A hundred thousand nodes have a few megabytes of heads."""
+RECEIPT_BYTES_MAX = 64 << 20  # heads of 100,000 nodes take a few MB
 STATE_BYTES_MAX = 2 << 30
 RECEIPTS_MAX = 1_000_000
 STATE = "state.snapshot"
@@ -57,19 +51,19 @@ _NAME = re.compile(r"receipt-(\d{20})\.json")
 
 
 class Found(NamedTuple):
-    """One receipt of the folder, read."""
+    """One receipt of the folder."""
 
     path: Path
     receipt: Receipt
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What the receipt says of the ledger."""
+        """What the receipt asserts about the ledger."""
         return self.receipt.checkpoint
 
 
 class Ledger(NamedTuple):
-    """Which ledger a receipt is of: its stream, and when that was made."""
+    """The ledger of a receipt: its stream, and when that was created."""
 
     stream: str
     created: str
@@ -83,34 +77,32 @@ class Receipts:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Make the folder if need be, and let nobody else write there meanwhile.
+        """Create the folder if needed and lock it against other writers.
 
-        Raises BlockingIOError: somebody does. OSError."""
+        Raises BlockingIOError if it is locked, and OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
 
     def paths(self) -> list[Path]:
-        """The files, the oldest first. Raises OSError, ReceiptInvalid: too many."""
+        """List the files, oldest first. Raises OSError, or ReceiptInvalid if too many."""
         found = sorted(each for each in self._folder.iterdir() if _NAME.fullmatch(each.name))
         if len(found) > RECEIPTS_MAX:
             raise ReceiptInvalid(f"{self._folder}: more than {RECEIPTS_MAX} receipts")
         return found
 
     def lasts(self) -> list[int]:
-        """The last revision of each. Raises OSError, ReceiptInvalid."""
+        """Return the last revision of each receipt. Raises OSError, ReceiptInvalid."""
         return [_last(path) for path in self.paths()]
 
     def newest(self) -> Found | None:
-        """The receipt that the next one follows; None in a new folder.
-
-        Raises ReceiptInvalid, OSError."""
+        """Return the newest receipt; None in a new folder. Raises ReceiptInvalid, OSError."""
         paths = self.paths()
         return _read(paths[-1]) if paths else None
 
     def of(self, revision: int) -> Found | None:
-        """The receipt whose segment has this revision. Raises ReceiptInvalid, OSError."""
+        """Return the receipt that covers this revision. Raises ReceiptInvalid, OSError."""
         for path in self.paths():
             if _last(path) >= revision:
                 found = _read(path)
@@ -118,7 +110,7 @@ class Receipts:
         return None
 
     def checked(self, keys: Sequence[VerifyingKey]) -> Iterator[Found]:
-        """All of them, the oldest first: each signed by one of the keys, and behind the one before.
+        """Yield all receipts, oldest first, after checking signature and succession.
 
         Raises ReceiptInvalid, OSError."""
         return self._checked(self.paths(), keys)
@@ -143,7 +135,7 @@ class Receipts:
             before = found
 
     def fingerprints(self, found: Found) -> bytes | None:
-        """Those of a receipt; None where they are not there, or not those that were signed."""
+        """Return a receipt's fingerprints; None if missing or not the signed ones."""
         try:
             with _beside(found.path).open("rb") as file:
                 data = file.read(SEGMENT_MAX * FINGERPRINT_BYTES + 1)
@@ -152,7 +144,7 @@ class Receipts:
         return data if sha256(data).hexdigest() == found.checkpoint.fingerprints else None
 
     def state(self) -> State | None:
-        """Where the newest receipt left off; None where nobody knows. Raises ReceiptInvalid."""
+        """Return the state at the newest receipt; None if unknown. Raises ReceiptInvalid."""
         newest = self.newest()
         if newest is None:
             return None
@@ -198,7 +190,7 @@ class Receipts:
 
 
 def receipt_facts(folder: Path, *, now: datetime) -> ReceiptFacts:
-    """How far the receipts of a folder reach, for the doctor; none where nobody can look."""
+    """Return how far the receipts of a folder reach, for the doctor."""
     try:
         newest = Receipts(folder).newest()
     except (OSError, ReceiptInvalid):
@@ -210,7 +202,7 @@ def receipt_facts(folder: Path, *, now: datetime) -> ReceiptFacts:
 
 
 def check_signature(receipt: Receipt, keys: Sequence[VerifyingKey], *, where: str) -> None:
-    """Raises ReceiptInvalid unless one of the keys has made the signature."""
+    """Raise ReceiptInvalid unless one of the keys made the signature."""
     data = signed_bytes(receipt.checkpoint)
     if any(key.id == receipt.key and key.signed(data, receipt.signature) for key in keys):
         return
@@ -243,15 +235,16 @@ def _beside(path: Path) -> Path:
     return path.with_suffix(".fingerprints")
 
 
-Wrong = tuple[int, str]
-"""A revision, and what is wrong there."""
+Wrong = tuple[int, str]  # a revision and the error there
 
 
 class ReceiptCheck:
-    """One reading. `proven` records were under `held` receipts, the newest up to `last`, at `time`.
+    """Check records against receipts while reading: `proven` records, `held` receipts.
 
-    What is signed from now on does not count: make it before the ledger's end is asked for. `goal`
-    is where the reading will end, 0 for wherever that is. Raises ReceiptInvalid, OSError."""
+    The newest receipt is up to `last`, made at `time`; receipts signed after construction do not
+    count. `goal` is the revision where the reading ends, 0 if open. Raises ReceiptInvalid, OSError.
+    Invariant: records count as proven only after reading all of their segment and matching its
+    root."""
 
     def __init__(self, receipts: Receipts, keys: Sequence[VerifyingKey]) -> None:
         self._receipts = receipts
@@ -268,7 +261,7 @@ class ReceiptCheck:
         self.time = ""
 
     def take(self, record: Record) -> Iterator[Wrong]:
-        """The next record, whatever it is."""
+        """Check the next record and yield the errors."""
         if record.revision != self._next:
             found = self._found
             if self._next and found is not None and found.checkpoint.first <= self._next:
@@ -292,18 +285,18 @@ class ReceiptCheck:
             yield from self._advance(self._next)
 
     def finish(self, start: int) -> Iterator[Wrong]:
-        """The ledger has no more; its reading began at `start`."""
+        """Yield the errors at the end of the ledger; the reading began at `start`."""
         revision = self._next or start
         yield from self._advance(revision)
         if self._found is not None and self._found.checkpoint.last >= revision:
             signed = self._found.checkpoint
-            # Without fingerprints, what was read of the segment may be wrong already.
+            # Without fingerprints, records already read of the segment may be wrong.
             blind = self._tree is not None and self._tree.size > 0 and self._fingerprints is None
             text = f"the ledger ends before {revision}, and {self._found.path.name} signed more"
             yield signed.first if blind else revision, text
 
     def _advance(self, revision: int) -> Iterator[Wrong]:
-        """Go on to the receipt whose segment has this revision, or comes behind it."""
+        """Go on to the receipt that covers this revision, or the next one."""
         try:
             while self._found is None or self._found.checkpoint.last < revision:
                 self._found = next(self._coming, None)
@@ -329,7 +322,7 @@ class ReceiptCheck:
             yield signed.first, f"{text} fingerprints are gone, so only a good copy tells which"
 
     def folded(self, state: State) -> Iterator[Wrong]:
-        """The state behind the record that was taken last."""
+        """Check the state after the last record that was taken."""
         signed = self._signed
         if signed is None or signed.last != state.revision:
             return
@@ -345,10 +338,10 @@ class ReceiptCheck:
             yield signed.last, "the state at this revision is not the one that was signed"
 
     def _is_final(self, signed: Checkpoint, rules: Rules) -> bool:
-        """Whether no other receipt is held: a digest takes its time, and the last says it all."""
         if signed.state_format != snapshot.FORMAT:
             return False  # another build made it, by other rules
         if rules.changed_since(signed.last):
-            return False  # an operator has said since that something of it counts for nothing
+            return False  # an operator has set an earlier event aside since
+        # A digest is slow, and that of the last receipt covers all.
         place = bisect_right(self._lasts, signed.last)
         return place == len(self._lasts) or 0 < self.goal < self._lasts[place]

@@ -123,7 +123,7 @@ class CannotShow(Exception):
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """Server URLs, separated by commas, and the key or token if the URL has no password."""
+    """Server URLs, separated by commas, and key or token unless they have a password."""
 
     url: str
     key: Path | None = None
