@@ -67,7 +67,7 @@ def _link(before: str, record: Record) -> str:
 
 
 class ArchiveWriter:
-    """Write one archive as a context manager, which renames it, or removes it on error."""
+    """Context manager that writes one archive, renames it, and removes it on error."""
 
     def __init__(self, path: Path, *, stream: str, created: str) -> None:
         if path.exists():

@@ -1,4 +1,4 @@
-"""Plain requests to agents (`apportion run`, `simulate`) and to schedulers (extender).
+"""Plain requests between `apportion run`, the extender, agents and schedulers.
 
 They are not events: only the ledger says that a pod exists, where it is placed and that it
 ended."""
