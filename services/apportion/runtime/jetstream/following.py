@@ -1,16 +1,11 @@
-"""Following: every record in revision order, exactly once, through any disconnection.
+"""Deliver every record in revision order, exactly once, through any disconnection.
 
-One push consumer with flow control at a time; its own sequence proves that nothing is missing
-between two messages, its heartbeats that nothing is missing at the end. Whatever looks wrong (a
-gap, silence, a reconnection) ends that consumer, and a new one starts behind the last delivered
-record. Invariants: a record that the server no longer has is reported as LedgerHole, and so is
-another record in the place of the last delivered one; what the ledger holds is what the stream's
-leader says. A copy of the ledger may lack its newest records after a crash: that is no hole, for it
-gets them from the ledger again.
-
-A consumer lives on any one of the servers, also on one that came back a moment ago and lacks the
-newest records until it has them from the others. Such a consumer delivers late, never wrongly; but
-what it says is pending is counted in its own store, so it proves nothing about the end."""
+It uses one push consumer with flow control at a time, whose sequence and heartbeats reveal gaps.
+After a gap, silence or a reconnection a new consumer starts after the last delivered record.
+Invariants: a missing record, or a different one in the place of the last delivered, raises
+LedgerHole; only the stream's leader says what the ledger contains.
+A server that has just restarted may lack the newest records for a while. A consumer there
+delivers late, never wrongly, but its count of pending records does not prove the end."""
 
 import asyncio
 import contextlib
@@ -39,8 +34,7 @@ from apportion_schemas import ConfigurationChanged
 from apportion_schemas.formats import VERSION_MAX
 
 HEARTBEAT_S = 1.0
-SILENCE_S = 4.0
-"""Longer than this without message or heartbeat, and the consumer is taken to be gone."""
+SILENCE_S = 4.0  # without message or heartbeat for longer, the consumer is replaced
 BACK_OFF = BackOff(0.05, 2.0)
 CONNECT_WAIT_S = 60.0
 _INACTIVE_S = 30.0
@@ -50,7 +44,7 @@ _log = get_logger(__name__)
 
 
 class Follower:
-    """One reader's place; see ledger.Subscription."""
+    """One reader's position; see ledger.Subscription."""
 
     def __init__(
         self, wire: Wire, deliver: Callable[[Record], None], *, start: int, subjects: Sequence[str]
@@ -98,11 +92,11 @@ class Follower:
 
     @property
     def running(self) -> bool:
-        """Whether it may still deliver."""
+        """True if it may still deliver."""
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """See ledger.Subscription. Raises what ended the following, if it ended before."""
+        """See ledger.Subscription. Raises the error that ended the following before."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         ended = asyncio.ensure_future(self.join())
         try:
@@ -130,7 +124,7 @@ class Follower:
             await asyncio.wait({self._task})
 
     async def begin(self) -> None:
-        """Start following. Raises what the first attempt could not get over."""
+        """Start following. Raises the error of the first check."""
         await self._look()
         self._task = asyncio.create_task(self._run(), name="follow")
 
@@ -145,17 +139,17 @@ class Follower:
                 except (LedgerHole, LedgerDrifted, NotPermitted):
                     raise
                 except LedgerError:
-                    # Out of reach for now: the ledger's absence is no reason to forget our place.
+                    # Keep the position while the ledger is unreachable.
                     failures += 1
                     await SystemClock().pause(BACK_OFF.after(failures))
-        except Exception as failure:  # noqa: BLE001 - handed to whoever joins
+        except Exception as failure:  # noqa: BLE001 - raised by `join`
             self._failure = failure
         finally:
             self._live = 0
             forget()
 
     async def _one_consumer(self) -> None:
-        """Run one consumer until something looks wrong with it; then return."""
+        """Run one consumer until it must be replaced."""
         await self._wire.wait_connected(CONNECT_WAIT_S)
         self._again.clear()
         await self._look()
@@ -206,7 +200,7 @@ class Follower:
                 if not self._heard:
                     return
                 if self._position < newest:
-                    # What the stream had a while ago has still not come.
+                    # A record that the stream had at the last check has still not arrived.
                     self._stalled = True
                     _log.warning(
                         "a consumer beats and delivers nothing; another takes its place",
@@ -221,7 +215,7 @@ class Follower:
                     newest = (await stream.read_info(self._wire)).state.last_seq
 
     async def drift(self) -> list[LedgerDrifted]:
-        """What of our consumer somebody has changed; another takes its place then.
+        """Return the settings of our consumer that were changed; it is then replaced.
 
         Raises LedgerUnavailable."""
         if not (self._consumer and self._live and self.running):
@@ -232,9 +226,9 @@ class Follower:
         return drifted
 
     async def _look(self) -> None:
-        """Ask the stream's leader whether it holds what we have, and at first how far to read.
+        """Check that the stream's leader has all that we have, and first set the goal.
 
-        Raises LedgerHole unless the stream holds all from our position on."""
+        Raises LedgerHole unless the stream has everything from our position on."""
         last = self._last
         found = None if last is None else await stream.read_record(self._wire, last.revision)
         info = await stream.read_info(self._wire)
@@ -272,7 +266,7 @@ class Follower:
             headers = message.headers or {}
             reply = reply or headers.get("Nats-Consumer-Stalled", "")
             if reply:
-                # Flow control: all before it has been delivered by now, which the reply says.
+                # Flow control: our reply confirms that all earlier messages are delivered.
                 await self._wire.publish(reply, b"", headers={})
             last = headers.get("Nats-Last-Consumer")
             if last is not None and int(last) != self._consumer_sequence:
@@ -287,7 +281,7 @@ class Follower:
             self._renew()
             return
         if self._whole and revision != self._position + 1:
-            # The consumer counts on, yet the stream skipped: the record is gone, not late.
+            # The consumer's number is next but the revision skips: the record is gone, not late.
             self._fail(LedgerHole("a record is missing", self._position + 1, revision))
             return
         record = Record(revision, message.subject, message.data)
@@ -314,12 +308,14 @@ class Follower:
 
 
 def configuration_rules() -> Rules:
-    """By which rules the configuration is read here."""
+    """Return rules that allow every version of the configuration."""
     return Rules(enabled={ConfigurationChanged.__name__: (Enabled(VERSION_MAX, at=0),)})
 
 
 class ConfigurationFollower(Follower):
-    """See ledger.Subscription. It is told of a made-anew ledger, and not of a trimmed one."""
+    """Follow the configuration only; see ledger.Subscription.
+
+    It raises for a ledger that was recreated, but not for a trimmed one."""
 
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])
@@ -329,7 +325,7 @@ class ConfigurationFollower(Follower):
 
     @property
     def in_touch(self) -> bool:
-        """Whether a configuration that is applied now would come."""
+        """True if a new configuration would arrive now."""
         return self._live != 0
 
     def _count(self, record: Record) -> None:
@@ -357,7 +353,7 @@ class ConfigurationFollower(Follower):
 
 
 class ConfigurationLedger:
-    """The ledger as far as such a user reads it; see ledger.Readable."""
+    """The ledger for a user who reads only the configuration; see ledger.Readable."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -365,15 +361,15 @@ class ConfigurationLedger:
 
     @property
     def in_touch(self) -> bool:
-        """Whether a configuration that is applied now would come."""
+        """True if a new configuration would arrive now."""
         return self._follower is not None and self._follower.in_touch
 
     async def follow(
         self,
         deliver: Callable[[Record], None],
         *,
-        start: int = 1,  # noqa: ARG002 - what is kept may stand before it
-        subjects: Sequence[str] = (ALL_SUBJECTS,),  # noqa: ARG002 - it is always the same one
+        start: int = 1,  # noqa: ARG002 - the kept configuration may be older
+        subjects: Sequence[str] = (ALL_SUBJECTS,),  # noqa: ARG002 - always the configuration
     ) -> Subscription:
         """See ledger.Readable. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
         self._follower = ConfigurationFollower(self._wire, deliver)

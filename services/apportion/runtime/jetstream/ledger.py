@@ -1,24 +1,20 @@
-"""The ledger put together: appends, readers and shared queues over one connection.
+"""The ledger over one connection: appends, readers and shared queues.
 
-An append is one message, or one atomic batch. Its two fences are
-`Nats-Expected-Last-Subject-Sequence` and `Nats-Msg-Id`. Invariants: every append is told to whoever
-watches, with its outcome and how long it took; it is stored whole or not at all; a refusal says
-which fence refused; an append whose acknowledgement is lost is reported as unknown, never as
-failed; an id that the server knows already is a duplicate only if the record is the event that was
-to be written.
+An append is one message or one atomic batch, fenced by `Nats-Expected-Last-Subject-Sequence` and
+`Nats-Msg-Id`. Invariants: it is stored whole or not at all; a refusal names the fence; an append
+with a lost acknowledgement is unknown, never failed; a known id is a duplicate only if its record
+is the event to be written.
+The server takes each id once, from any sender on any subject, so an id that others can guess could
+be used up in advance. With a key, shared by all writers, the server sees HMAC-SHA256 of the id.
 
-The server takes an id once, whoever sends it and on whatever subject. So an id that others can
-guess can be burnt before it is needed, and then the event behind it is never stored. With a key the
-server sees HMAC-SHA256 of an id, which only those who append can make; all of them need the same.
-
-What nats-server 2.15.1 was seen to do, and what follows from it:
-- in a batch the id is checked before the fence (10201 before 10071); for a single message the
-  fence comes first, so a repeated single message is refused as stale although it is stored, and we
-  look at what stands behind its fence before we say so;
-- a refusal names neither subject nor id; 10071 names the newest revision, whose subject we read;
-- a batch cut short, by a lost message or too many open batches, is answered 10176 at its commit
-  and nothing is stored; the reason is in the reply to its first message, so we ask once more with
-  a reply there."""
+Observed of nats-server 2.15.1:
+- In a batch the id is checked before the fence (10201 before 10071). For a single message the fence
+  comes first, so a repeated message is refused as stale although it is stored; we check the record
+  after its fence.
+- A refusal names neither subject nor id; 10071 names the newest revision, whose subject we read.
+- An incomplete batch (a lost message, too many open batches) is answered 10176 at its commit,
+  and nothing is stored. The reason is in the reply to its first message, so we retry with a
+  reply there."""
 
 import base64
 import hmac
@@ -58,8 +54,8 @@ _INCOMPLETE = 10176
 _TOO_MANY_OPEN = 10210
 _ATOMIC_DISABLED = 10174
 _acknowledged = logging.getLogger(f"{__name__}.acknowledged")
+# called with outcome, number of drafts and seconds, as Metrics.appended is
 AppendWatch = Callable[[str, int, float], None]
-"""Told of each append: outcome, number of drafts, seconds. Metrics.appended is one."""
 _OUTCOMES: dict[type[LedgerError], str] = {
     FenceRefused: "fence",
     DuplicateRefused: "duplicate",
@@ -82,7 +78,7 @@ _decode_answer = msgspec.json.Decoder(_PublishAnswer).decode
 
 
 class Appender:
-    """Appends over one connection; any number of appends may be under way at once."""
+    """Appends over one connection; many may run concurrently."""
 
     def __init__(self, wire: Wire, *, ack_timeout_s: float, key: bytes = b"") -> None:
         self._wire = wire
@@ -105,7 +101,7 @@ class Appender:
             raise await self._refusal(drafts, fences, answer.error)
         if answer.duplicate:
             stored = await stream.read_stored(self._wire, {"seq": answer.seq})
-            # What was dropped since was in the ledger and in a snapshot: it is written.
+            # A record that was dropped since had been stored, and is in a snapshot.
             same = stored is None or is_same(drafts[0], stored.subject, stored.data)
             raise DuplicateRefused((drafts[0].id,), answer.seq, same=same)
         return list(range(answer.seq - len(drafts) + 1, answer.seq + 1))
@@ -176,7 +172,7 @@ class Appender:
     async def _fence_refusal(
         self, drafts: Sequence[Draft], fences: dict[str, int], error: ApiError
     ) -> LedgerError:
-        """Which fence refused, and whether the draft behind it is already there."""
+        """Find out which fence refused, and whether the draft is already stored after it."""
         suspects = list(fences.items())
         if len(suspects) > 1:
             newest = error.description.rpartition(" ")[2]
@@ -206,7 +202,7 @@ class Appender:
             revision = await self._place(draft)
             if revision is None:
                 continue
-            # All are there if they stand one behind the other from here on, as they were handed in.
+            # They were stored together if they follow each other from here on, in their order.
             for place, wanted in enumerate(drafts, revision - at):
                 found = await stream.read_stored(self._wire, {"seq": place})
                 if found is None or not self._took_id(wanted, found):
@@ -217,7 +213,7 @@ class Appender:
         return False
 
     async def _place(self, draft: Draft) -> int | None:
-        """Where it is, if it is the newest of its subject or stands behind its fence."""
+        """Return its revision if it is the newest of its subject or follows its fence."""
         places: list[dict[str, object]] = [{"last_by_subj": draft.subject}]
         if draft.expect is not None:
             places.append({"seq": draft.expect + 1, "next_by_subj": draft.subject})
@@ -240,7 +236,7 @@ class Appender:
         return hmac.new(self._key, event_id.encode(), "sha256").hexdigest()
 
     def _headers(self, draft: Draft, unused_fences: dict[str, int]) -> dict[str, str]:
-        """The headers of one draft; takes the subject's fence out of `unused_fences`."""
+        """Return a draft's headers; removes the subject's fence from `unused_fences`."""
         headers = {"Nats-Msg-Id": self._hidden(draft.id)}
         expected = unused_fences.pop(draft.subject, None)
         if expected is not None:
@@ -249,11 +245,11 @@ class Appender:
 
 
 def unwatched(_outcome: str, _drafts: int, _seconds: float) -> None:
-    """What is told of each append where nobody wants to know: nothing."""
+    """Ignore the outcome of appends."""
 
 
 class JetStreamLedger:
-    """See ledger.Ledger; as `async with` it closes at the end."""
+    """See ledger.Ledger; as a context manager it closes at the end."""
 
     def __init__(self, wire: Wire, appender: Appender, *, watch: AppendWatch) -> None:
         self._wire = wire
@@ -272,12 +268,12 @@ class JetStreamLedger:
 
     @property
     def wire(self) -> Wire:
-        """The connection, for the stream's own set-up."""
+        """The connection, for managing the stream."""
         return self._wire
 
     @property
     def connected(self) -> bool:
-        """Whether the server can be reached at the moment."""
+        """True if the server can be reached now."""
         return self._wire.connected
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
@@ -344,9 +340,9 @@ class JetStreamLedger:
         return queue
 
     async def look(self) -> stream.Look:
-        """What of the stream and of our consumers is not as it must be. Raises LedgerUnavailable.
+        """Check the settings of the stream and of our consumers. Raises LedgerUnavailable.
 
-        A reader whose consumer somebody has changed goes on with a new one."""
+        A reader whose consumer was changed continues with a new one."""
         info = await stream.read_info(self._wire)
         drifted = stream.stream_drift(info)
         for follower in self._followers:
@@ -357,7 +353,7 @@ class JetStreamLedger:
         return stream.Look(tuple(str(each) for each in drifted), info.lost, info.free, room_bytes)
 
     def hold(self, why: str) -> None:
-        """Append nothing, for this reason; the empty one ends it."""
+        """Stop appends for this reason; an empty one resumes them."""
         self._held = why
 
     async def publish(self, subject: str, payload: bytes) -> None:
@@ -381,7 +377,7 @@ class JetStreamLedger:
                 if answer is not None and message.reply:
                     await self._wire.publish(message.reply, answer, headers={})
             except Exception:  # noqa: BLE001
-                # One bad message must not end the serving of the next.
+                # One bad message must not stop the following ones.
                 _log.exception("could not answer a message", subject=message.subject)
 
         await self._wire.subscribe(subject, receive, waits=True)
