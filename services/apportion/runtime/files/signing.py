@@ -30,7 +30,7 @@ class SigningKey:
 
     @property
     def public(self) -> VerifyingKey:
-        """The public key."""
+        """The matching public key, which may be published."""
         return VerifyingKey(self._key.public_key())
 
     def sign(self, data: bytes) -> str:

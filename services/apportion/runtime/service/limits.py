@@ -89,7 +89,7 @@ class AtOnce:
         self._of[client] += 1
 
     def leave(self, client: str) -> None:
-        """Undo one `enter`."""
+        """Stop counting what `enter` has counted."""
         self._of[client] -= 1
         if self._of[client] <= 0:
             del self._of[client]

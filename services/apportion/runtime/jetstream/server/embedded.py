@@ -99,7 +99,7 @@ class Credentials(msgspec.Struct, frozen=True):
         return f"nats://{who}@{self.host}:{self.port}"
 
     def reach_for(self, role: str) -> Reach:
-        """Return how `role` connects."""
+        """Return the URL and key files with which `role` connects."""
         if not self.users:
             return Reach(self.url_for(role))
         users = Users(Path(self.users))
@@ -211,7 +211,7 @@ class EmbeddedServer:
 
     @property
     def port(self) -> int:
-        """Port for clients."""
+        """The port that clients connect to."""
         return self.credentials.port
 
     @property
