@@ -20,9 +20,7 @@ class NoPrices(Exception):
 
 
 def solve(program: Program) -> Solution:
-    """Return the best plan and the shadow prices of its limits.
-
-    Raises NoPrices if the solver finds no optimum."""
+    """Return the best plan and its shadow prices. Raises NoPrices without an optimum."""
     rows, columns = len(program.limits), len(program.cost)
     if not columns:  # no pod fits anywhere, so there is no plan and nothing is scarce
         return Solution(np.zeros(rows), np.zeros(rows))
@@ -55,9 +53,6 @@ def solve(program: Program) -> Solution:
 
 
 def learn(shapes: list[SeenShape], types: list[NodeType], *, pods: int) -> PricesLearnt:
-    """Compute what devices are worth to pods of these shapes on these node types.
-
-    `pods` is how many pods the shapes were counted from. Raises NoPrices if the solver finds no
-    optimum."""
+    """Compute prices from shapes seen on `pods` pods and node types. Raises NoPrices."""
     program = build(shapes, types)
     return appraise(shapes, types, program, solve(program), pods=pods)

@@ -108,7 +108,7 @@ def read_fleet(path: str | Path, *, misnamed: Judge | None = None) -> list[Simul
 def fleet_of(path: Path, text: str, *, misnamed: Judge | None = None) -> list[SimulatedNode]:
     """Parse the text of a fleet file; see `read_fleet`. Raises FleetInvalid."""
     wrong: list[str] = []
-    nodes = _nodes(_rows(path, text, wrong), wrong, misnamed)
+    nodes = _nodes(_entries(path, text, wrong), wrong, misnamed)
     _refuse(wrong)
     if not nodes:
         raise FleetInvalid(f"{path}: no node; write one, or leave --fleet out")
@@ -118,14 +118,9 @@ def fleet_of(path: Path, text: str, *, misnamed: Judge | None = None) -> list[Si
 def as_json(path: Path, text: str) -> bytes:
     """Convert a fleet file's text to JSON with the same nodes. Raises FleetInvalid."""
     wrong: list[str] = []
-    rows = [entry.row for entry in _rows(path, text, wrong)]
+    rows = [entry.row for entry in _entries(path, text, wrong)]
     _refuse(wrong)
     return msgspec.json.encode({"nodes": rows})
-
-
-def _rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
-    read = _csv_rows if path.suffix.lower() == ".csv" else _yaml_rows
-    return read(path, text, wrong)
 
 
 def _refuse(wrong: Sequence[str]) -> None:
@@ -143,26 +138,45 @@ def _entry(
     try:
         row = msgspec.convert(written, _Row, strict=strict)
     except msgspec.ValidationError as error:
-        field, words = _mistake(str(error))
+        words = str(error)
+        at = _AT.search(words)
+        field = at[1] if at else ""
+        if unknown := _UNKNOWN.search(words):
+            field, known = unknown[1], _Row.__struct_fields__
+            meant = [f"did you mean {each}?" for each in known if each.startswith(field)]
+            hint = meant[0] if field and meant else did_you_mean(field, known)
+            fields = f"a node has {', '.join(known)}"
+            words = f"{field!r} is no field of a node; {hint or fields}"
         of = f"node {name!r}: " if name else ""
         wrong.append(f"{where(field)}: {of}{words}")
         row = None
     return _Entry(where, name, row)
 
 
-def _mistake(said: str) -> tuple[str, str]:
-    """Return the field that a msgspec message is about, and the error."""
-    if (unknown := _UNKNOWN.search(said)) is None:
-        at = _AT.search(said)
-        return at[1] if at else "", said
-    field, known = unknown[1], _Row.__struct_fields__
-    meant = [f"did you mean {each}?" for each in known if each.startswith(field)]
-    hint = meant[0] if field and meant else did_you_mean(field, known)
-    fields = f"a node has {', '.join(known)}"
-    return field, f"{field!r} is no field of a node; {hint or fields}"
+def _entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
+    if path.suffix.lower() == ".csv":
+        yield from _csv_entries(path, text, wrong)
+        return
+    documents = list(parse(text))
+    if len(documents) != 1:
+        raise FleetInvalid(f"{path}: {len(documents)} documents; write one, with a list nodes")
+    (document,) = documents
+    if document.error is not None:
+        raise FleetInvalid(f"{path}: {document.error}")
+    try:
+        file = msgspec.convert(document.content, _File)
+    except msgspec.ValidationError as error:
+        raise FleetInvalid(f"{path}: {error}") from None
+    for number, row in enumerate(file.nodes):
+
+        def where(field: str, at: str = f"nodes[{number}]") -> str:
+            # Finding the line is slow, so it is done only for fields with errors.
+            return f"{path}: line {document.line_of(f'{at}.{field}')}: {at}"
+
+        yield _entry(where, row, wrong, strict=True)
 
 
-def _csv_rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
+def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     named = set(reader.fieldnames or ())
     if not ({"node", "sn"} & named and ({"devices"} <= named or {"gpu", "model"} <= named)):
@@ -182,26 +196,6 @@ def _csv_rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
         row = {"node": filled.get("node") or filled.get("sn", ""), "devices": devices}
         row |= {key: filled[key] for key in ("cpu_milli", "memory_mib") if key in filled}
         yield _entry(where, row, wrong, strict=False)
-
-
-def _yaml_rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
-    documents = list(parse(text))
-    if len(documents) != 1:
-        raise FleetInvalid(f"{path}: {len(documents)} documents; write one, with a list nodes")
-    (document,) = documents
-    if document.error is not None:
-        raise FleetInvalid(f"{path}: {document.error}")
-    try:
-        file = msgspec.convert(document.content, _File)
-    except msgspec.ValidationError as error:
-        raise FleetInvalid(f"{path}: {error}") from None
-    for number, row in enumerate(file.nodes):
-
-        def where(field: str, at: str = f"nodes[{number}]") -> str:
-            # Finding the line is slow, so it is done only for fields with errors.
-            return f"{path}: line {document.line_of(f'{at}.{field}')}: {at}"
-
-        yield _entry(where, row, wrong, strict=True)
 
 
 def _nodes(

@@ -236,9 +236,7 @@ def read_wish(
     *,
     most: int = sys.maxsize,
 ) -> tuple[Wish, list[Problem]]:
-    """Return what the documents ask for, and the problems of those that are invalid.
-
-    Raises TooManyPods above `most` pods, because a few lines may ask for millions."""
+    """Return what the documents ask for, and problems. Raises TooManyPods over `most`."""
     documents = list(found)
     contents = [each.content for each in documents if isinstance(each, Document)]
     reader = _Reader(with_classes(config, contents), most)

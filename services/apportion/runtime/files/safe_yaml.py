@@ -106,9 +106,10 @@ def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
         try:
             _measure(chunk, line, used)
             content = _content(chunk, line)
-        except Malformed as error:
+        except (Malformed, yaml.YAMLError) as error:
             number += 1
-            yield Parsed(number, line, chunk, error=error)
+            wrong = error if isinstance(error, Malformed) else _malformed(error, chunk, line)
+            yield Parsed(number, line, chunk, error=wrong)
             continue
         if content is not None:
             number += 1
@@ -143,7 +144,7 @@ def _measure(text: str, line: int, used: _Used) -> None:
     """Refuse a document that is too deep or has too many values or aliases."""
     known: dict[str, tuple[int, int]] = {}  # anchor: number of values and depth
     open_: list[tuple[str | None, list[int]]] = [(None, [0, 0])]
-    for event in _events(text, line):
+    for event in yaml.parse(text, Loader=_Loader):
         used.nodes += isinstance(event, yaml.NodeEvent)
         if used.nodes > TEXT_NODES_MAX:
             raise _at(event, line, f"more than {TEXT_NODES_MAX} values in all", "split the file")
@@ -174,13 +175,6 @@ def _count(tally: list[int], values: int, depth: int) -> None:
     tally[1] = max(tally[1], depth)
 
 
-def _events(text: str, line: int) -> Iterator[Any]:
-    try:
-        yield from yaml.parse(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise _malformed(error, text, line) from None
-
-
 def _content(text: str, line: int) -> object:
     loader = _Loader(text)
     try:
@@ -189,8 +183,6 @@ def _content(text: str, line: int) -> object:
             return None
         _check_keys(node, line)
         return loader.construct_document(node)
-    except yaml.YAMLError as error:
-        raise _malformed(error, text, line) from None
     except _UNREADABLE as error:
         if isinstance(error, Malformed):
             raise
@@ -241,12 +233,6 @@ def _json(text: str) -> object:
         raise
     except ValueError as error:
         raise Malformed(1, f"a value cannot be read ({error})", "write it in quotes") from None
-    if _deep(content):
-        raise Malformed(1, f"nested deeper than {DEPTH_MAX} levels", "flatten it")
-    return content
-
-
-def _deep(content: object) -> bool:
     level = [content]
     for _ in range(DEPTH_MAX + 1):
         level = [
@@ -255,7 +241,9 @@ def _deep(content: object) -> bool:
             if isinstance(value, dict | list)
             for child in (value.values() if isinstance(value, dict) else value)
         ]
-    return bool(level)
+    if level:
+        raise Malformed(1, f"nested deeper than {DEPTH_MAX} levels", "flatten it")
+    return content
 
 
 def _malformed(error: yaml.YAMLError, text: str, line: int) -> Malformed:
@@ -289,9 +277,7 @@ def _fields(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
 
 
 def written(value: object) -> str:
-    """Format a value as a YAML document, keys in their given order.
-
-    If the text contains terminal control characters, everything beyond ASCII is escaped."""
+    """Format as YAML in the given order, in ASCII if it has control characters."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if escaped(text, keep="\n") != text:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)

@@ -55,9 +55,7 @@ class VerifyingKey:
 
 
 def make_key(path: Path) -> Path:
-    """Write a new key to `path` and its public key to `path`.pub; return the latter.
-
-    Raises FileExistsError if either file exists, and OSError."""
+    """Write a new key to `path`, and `path`.pub, which is returned. Raises OSError."""
     key = Ed25519PrivateKey.generate()
     public = path.with_name(f"{path.name}.pub")
     if public.exists():

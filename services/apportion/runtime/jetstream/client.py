@@ -74,12 +74,16 @@ def distrust(failure: Exception) -> str:
 
 
 def refusal(reach: Reach, distrusted: str) -> LedgerError:
-    """Return the error for a server that refuses this user.
-
-    With a token it is LedgerUnavailable, because the token may be accepted later."""
+    """Return the error for a server that refuses this user; a token may be retried."""
     if distrusted:
         return LedgerUnavailable(f"cannot connect to {reach.shown}: {distrusted}")
-    said = f"{reach.shown} refuses user {reach.user!r}: user or {_shows(reach)}"
+    if reach.key:
+        shown = f"key is wrong, or was revoked; check {reach.key}"
+    elif reach.token:
+        shown = f"token {reach.token} is wrong, or nobody is there who knows: see the callout"
+    else:
+        shown = "password is wrong; check the user and password in APPORTION_NATS_URL"
+    said = f"{reach.shown} refuses user {reach.user!r}: user or {shown}"
     return LedgerUnavailable(said) if reach.token else NotPermitted(said)
 
 
@@ -93,7 +97,19 @@ def turned_away(reach: Reach, distrusted: str) -> LedgerError:
     """Return the error for a server that no longer accepts this user."""
     if distrusted:
         return refusal(reach, distrusted)
-    return NotPermitted(f"{reach.shown} lets user {reach.user!r} in no more: the {_ended(reach)}")
+    if reach.key:
+        ended = (
+            f"key {reach.key} was revoked, or is gone; `apportion user list` tells who may "
+            "connect, and `apportion user add` makes another"
+        )
+    elif reach.token:
+        ended = (
+            f"token {reach.token} was revoked or has expired; put a new one there, as `kubectl "
+            "create token` makes it, and begin again"
+        )
+    else:
+        ended = "password was revoked or changed; see the user and password in APPORTION_NATS_URL"
+    return NotPermitted(f"{reach.shown} lets user {reach.user!r} in no more: the {ended}")
 
 
 def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
@@ -104,32 +120,8 @@ def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
     )
 
 
-def _ended(reach: Reach) -> str:
-    if reach.key:
-        return (
-            f"key {reach.key} was revoked, or is gone; `apportion user list` tells who may "
-            "connect, and `apportion user add` makes another"
-        )
-    if reach.token:
-        return (
-            f"token {reach.token} was revoked or has expired; put a new one there, as `kubectl "
-            "create token` makes it, and begin again"
-        )
-    return "password was revoked or changed; see the user and password in APPORTION_NATS_URL"
-
-
-def _shows(reach: Reach) -> str:
-    if reach.key:
-        return f"key is wrong, or was revoked; check {reach.key}"
-    if reach.token:
-        return f"token {reach.token} is wrong, or nobody is there who knows: see the callout"
-    return "password is wrong; check the user and password in APPORTION_NATS_URL"
-
-
 class _Asked:
-    """The pending requests of one connection, each with a token.
-
-    Invariant: each ends once: by its reply, by a refusal of the server, or with the connection."""
+    """The pending requests of one connection; each ends once, at last with it."""
 
     def __init__(self) -> None:
         # By token: the subjects whose refusal ends a request, and its reply.
@@ -220,7 +212,9 @@ class Connection:
 
     async def _connect(self, name: str) -> None:
         reach = self._reach
-        word = self._token_here if reach.token else self._password_here if reach.password else None
+        # A server that another server named has no password in its URL: use the first one.
+        here = lambda: self._client.own_password or reach.password or ""  # noqa: E731
+        word = self._token_here if reach.token else here if reach.password else None
         await self._client.connect(
             servers=[part.strip() for part in reach.url.split(",")],
             name=name,
@@ -239,10 +233,6 @@ class Connection:
             password=word,
             signature_cb=self._client.answer_with(reach.read_key) if reach.key else None,
         )
-
-    def _password_here(self) -> str:
-        # A server that another server named has no password in its URL: use the first one.
-        return self._client.own_password or self._reach.password or ""
 
     def _token_here(self) -> str:
         try:
@@ -452,9 +442,7 @@ def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, f
 
 
 def check_version(client: Client) -> str:
-    """Return the server's version; empty for a development build without one.
-
-    Raises ServerTooOld if it lacks atomic batches or security fixes."""
+    """Return the server's version; empty for a development build. Raises ServerTooOld."""
     found = client.connected_server_version
     try:
         version = (found.major, found.minor, found.patch)

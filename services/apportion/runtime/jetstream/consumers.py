@@ -61,17 +61,13 @@ _decode = msgspec.json.Decoder(_Page).decode
 
 
 def described(config: Mapping[str, object], name: str) -> dict[str, object]:
-    """Return a consumer's settings with the formats that this build reads.
-
-    The server adds its own metadata, so metadata is not checked for drift."""
+    """Return a consumer's settings with metadata: the formats that this build reads."""
     formats = [f"{row.name}@{row.version}" for row in CATALOGUE if row.version > row.born]
     return {**config, "metadata": {NAME: name, KNOWS: ",".join(formats)}}
 
 
 async def list_readers(wire: Wire) -> list[ReaderThere]:
-    """List all live readers of ours in this account.
-
-    Raises LedgerUnavailable, NotPermitted."""
+    """List our live readers in this account. Raises LedgerUnavailable, NotPermitted."""
     found: list[_Consumer] = []
     for _ in range(_PAGES_MAX):
         page = _decode(await call_api(wire, f"CONSUMER.LIST.{STREAM}", {"offset": len(found)}))
@@ -146,16 +142,21 @@ async def _create(
     wire: Wire, settings: dict[str, object], subjects: Sequence[str]
 ) -> dict[str, object] | None:
     """Create a consumer and return its settings; None if one of that name is in use."""
-    api, filtered = creation(str(settings["name"]), subjects)
+    name = str(settings["name"])
+    api, filtered = creation(name, subjects)
     settings |= filtered
     config = described(settings, wire.user or _NOBODY)
     body = {"stream_name": STREAM, "config": config, "action": "create"}
     for tried in (False, True):
         if await call_api(wire, api, body, absent=EXISTS):
             return settings
-        # At the second try another process was quicker.
-        if tried or await _in_use(wire, str(settings["name"])):
+        if tried:
+            break  # another process was quicker
+        answer = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}", absent=_NOT_FOUND)
+        if answer and _decode_info(answer).push_bound:
             break
+        if answer:
+            await call_api(wire, f"CONSUMER.DELETE.{STREAM}.{name}", absent=_NOT_FOUND)
     return None
 
 
@@ -165,16 +166,6 @@ def creation(name: str, subjects: Sequence[str]) -> tuple[str, dict[str, object]
     if len(subjects) == 1:
         return f"{api}.{subjects[0]}", {"filter_subject": subjects[0]}
     return api, {"filter_subjects": list(subjects)}
-
-
-async def _in_use(wire: Wire, name: str) -> bool:
-    """Return True if the consumer delivers; otherwise delete it."""
-    answer = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}", absent=_NOT_FOUND)
-    if answer and _decode_info(answer).push_bound:
-        return True
-    if answer:
-        await call_api(wire, f"CONSUMER.DELETE.{STREAM}.{name}", absent=_NOT_FOUND)
-    return False
 
 
 async def read_info(wire: Wire, name: str) -> ConsumerInfo:

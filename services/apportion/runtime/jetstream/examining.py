@@ -53,9 +53,7 @@ _decode_user = msgspec.json.Decoder(_UserInfo).decode
 
 
 async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -> LedgerFacts:
-    """Return the facts as of now. Raises LedgerError.
-
-    `server_says` is the server's `/varz`, or empty."""
+    """Return the facts; `server_says` is `/varz`, or empty. Raises LedgerError."""
     before = clock.now()
     info = await stream.read_info(wire)
     skew_s = (before + (clock.now() - before) / 2 - datetime.fromisoformat(info.ts)).total_seconds()

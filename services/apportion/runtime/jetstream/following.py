@@ -215,9 +215,7 @@ class Follower:
                     newest = (await stream.read_info(self._wire)).state.last_seq
 
     async def drift(self) -> list[LedgerDrifted]:
-        """Return the settings of our consumer that were changed; it is then replaced.
-
-        Raises LedgerUnavailable."""
+        """Return and repair changes of our consumer's settings. Raises LedgerUnavailable."""
         if not (self._consumer and self._live and self.running):
             return []
         drifted = await consumers.look(self._wire, self._consumer)
@@ -313,9 +311,7 @@ def configuration_rules() -> Rules:
 
 
 class ConfigurationFollower(Follower):
-    """Follow the configuration only; see ledger.Subscription.
-
-    It raises for a ledger that was recreated, but not for a trimmed one."""
+    """Follow only the configuration, across a trim of the ledger."""
 
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])

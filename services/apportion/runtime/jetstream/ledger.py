@@ -94,7 +94,12 @@ class Appender:
         fences = check_batch(drafts)
         await self._wire.wait_connected(self._ack_timeout_s)
         try:
-            answer = await self._publish(drafts, fences)
+            if len(drafts) == 1:
+                answer = await self._ask(drafts[0], self._headers(drafts[0], dict(fences)))
+            else:
+                answer = await self._publish_batch(drafts, fences)
+                if answer.error is not None and answer.error.err_code == _INCOMPLETE:
+                    answer = await self._publish_batch(drafts, fences, ask_first=True)
         except LostReply as lost:
             raise OutcomeUnknown([draft.subject for draft in drafts], str(lost)) from lost
         if answer.error is not None:
@@ -105,15 +110,6 @@ class Appender:
             same = stored is None or is_same(drafts[0], stored.subject, stored.data)
             raise DuplicateRefused((drafts[0].id,), answer.seq, same=same)
         return list(range(answer.seq - len(drafts) + 1, answer.seq + 1))
-
-    async def _publish(self, drafts: Sequence[Draft], fences: dict[str, int]) -> _PublishAnswer:
-        if len(drafts) == 1:
-            draft = drafts[0]
-            return await self._ask(draft, self._headers(draft, dict(fences)))
-        answer = await self._publish_batch(drafts, fences)
-        if answer.error is not None and answer.error.err_code == _INCOMPLETE:
-            return await self._publish_batch(drafts, fences, ask_first=True)
-        return answer
 
     async def _publish_batch(
         self, drafts: Sequence[Draft], fences: dict[str, int], *, ask_first: bool = False
@@ -340,9 +336,7 @@ class JetStreamLedger:
         return queue
 
     async def look(self) -> stream.Look:
-        """Check the settings of the stream and of our consumers. Raises LedgerUnavailable.
-
-        A reader whose consumer was changed continues with a new one."""
+        """Check the stream and our consumers. Raises LedgerUnavailable."""
         info = await stream.read_info(self._wire)
         drifted = stream.stream_drift(info)
         for follower in self._followers:

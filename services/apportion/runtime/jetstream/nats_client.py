@@ -148,9 +148,7 @@ class LeavingClient(Client):
         await super()._process_pong()
 
     async def send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str]) -> None:
-        """Publish as the library does, in a quarter of its time.
-
-        Raises errors.Error if this cannot be a message."""
+        """Publish as the library does, in a quarter of its time. Raises errors.Error."""
         if not subject or _BLANK.search(subject + reply):
             raise errors.BadSubjectError
         if len(payload) > self.max_payload:

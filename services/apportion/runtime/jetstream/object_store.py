@@ -86,9 +86,7 @@ class Bucket:
             ) from refused
 
     async def exists(self) -> bool:
-        """Return True if the bucket exists; False also without the account of buckets.
-
-        Raises LedgerUnavailable."""
+        """Return True if the bucket exists on this server. Raises LedgerUnavailable."""
         info = f"STREAM.INFO.{self._stream}"
         try:
             return bool(await call_api(self._wire, info, api=STORE_API, absent=STREAM_NOT_FOUND))
@@ -172,9 +170,7 @@ class Bucket:
         return None if found is None else (found.data, found.headers or {})
 
     async def get_last(self, name: str) -> bytes | None:
-        """Return a message of `put_alone`, for a user who may read the whole bucket.
-
-        Raises LedgerUnavailable, NotPermitted."""
+        """Return a message of `put_alone`. Raises LedgerUnavailable, NotPermitted."""
         found = await self._ask({"last_by_subj": self._alone(name)})
         return None if found is None else found[0]
 

@@ -281,9 +281,7 @@ class PeriodError(ValueError):
 
 
 async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetime) -> Period:
-    """Parse the period; by default it ends now and takes a day.
-
-    Raises PeriodError for an invalid time or step, and LedgerUnavailable."""
+    """Parse the period; default is a day to now. Raises PeriodError, LedgerUnavailable."""
     last = await _micros(wire, "to", end, now) if end else micros_since(now)
     first = (
         await _micros(wire, "from", start, now)

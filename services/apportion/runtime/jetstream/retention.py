@@ -33,14 +33,6 @@ class Droppable(NamedTuple):
     because: str
 
 
-class _Archived(NamedTuple):
-    """An archive's span, and its record at the revision asked for, or its last one."""
-
-    first: int
-    last: int
-    record: Record | None
-
-
 async def droppable(
     ledger: JetStreamLedger, archive: Path, *, at_most: int, older_than_s: float
 ) -> Droppable:
@@ -63,17 +55,16 @@ async def droppable(
     old = max(await stream.newest_stored_by(ledger.wire, young), first - 1)
     if old < last:
         last, because = old, f"what comes then is not older than {older_than_s:g} s"
-    archived = await asyncio.to_thread(_span, archive, last)
-    if archived.last < last:
-        last, because = archived.last, f"the archive ends at {archived.last}"
+    begins, ends, record = await asyncio.to_thread(_span, archive, last)
+    if ends < last:
+        last, because = ends, f"the archive ends at {ends}"
     if last >= first:
         # The archive must continue what was dropped before, byte for byte.
-        if archived.first > first:
+        if begins > first:
             raise CannotDrop(
-                f"{archive} begins at {archived.first} and the ledger at {first}; what is between "
+                f"{archive} begins at {begins} and the ledger at {first}; what is between "
                 "would be lost: write an archive that begins there"
             )
-        record = archived.record
         if record is None or await stream.read_record(ledger.wire, record.revision) != record:
             raise CannotDrop(f"{archive} and the ledger differ, though the archive proves itself")
     return Droppable(first, last, because)
@@ -119,8 +110,8 @@ async def _folded(ledger: JetStreamLedger, state: State) -> State:
     return cluster.state
 
 
-def _span(archive: Path, wanted: int) -> _Archived:
-    """Read and verify the whole archive."""
+def _span(archive: Path, wanted: int) -> tuple[int, int, Record | None]:
+    """Verify the archive; return its ends, and its last record up to `wanted`."""
     first = last = 0
     record = None
     for each in read_archive(archive):
@@ -131,4 +122,4 @@ def _span(archive: Path, wanted: int) -> _Archived:
         last = each.revision
         if last <= wanted:
             record = each
-    return _Archived(first, last, record)
+    return first, last, record

@@ -108,15 +108,11 @@ class Snapshots:
             return frozenset()
 
     async def attest(self, keys: Iterable[Key]) -> None:
-        """Store which snapshots match the ledger; only intakes may.
-
-        Raises LedgerFull, LedgerUnavailable, NotPermitted."""
+        """Store attestations; only intakes may. Raises LedgerFull, LedgerUnavailable."""
         await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
 
     async def oldest(self, first: int) -> State | None:
-        """Return the oldest state from which a ledger that begins at `first` can be read.
-
-        Raises LedgerUnavailable, NotPermitted."""
+        """Return the oldest state to read on from. Raises LedgerUnavailable, NotPermitted."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision + 1 >= first else None
             if state is not None:
@@ -160,9 +156,7 @@ class Snapshots:
         return await stream.read_rules(self._wire)
 
     async def restore(self, *, at_most: int | None = None) -> State:
-        """Return the newest usable state, not beyond `at_most`; else an empty one.
-
-        Raises LedgerUnavailable, NotPermitted if the rules cannot be read."""
+        """Return the newest usable state. Raises LedgerUnavailable, NotPermitted."""
         rules = await self.rules()
         try:
             stored = await self.stored()
@@ -279,9 +273,7 @@ async def keep_configuration(bucket: Bucket, record: Record) -> None:
 
 
 async def kept_configuration(bucket: Bucket) -> Record | None:
-    """Return the stored configuration; None if there is none.
-
-    Raises BadObject if it has no revision, and LedgerUnavailable, NotPermitted."""
+    """Return the stored configuration, or None. Raises BadObject, LedgerUnavailable."""
     found = await bucket.get_alone(NAME)
     if found is None:
         return None

@@ -65,30 +65,15 @@ WANTED: Mapping[str, object] = {
 # Settings that the operator may choose or that change no record. A new server setting must be
 # classified first (`tests/integration/ledger/test_stream.py`). The server itself refuses any
 # `persist_mode` but the default with `allow_atomic`.
-FREE = frozenset(
-    {
-        "name",
-        "description",
-        "metadata",
-        "deny_purge",
-        "max_bytes",
-        "max_consumers",
-        "consumer_limits",
-        "num_replicas",
-        "placement",
-        "compression",
-        "first_seq",
-        "allow_direct",
-        "mirror_direct",
-        "persist_mode",
-    }
-)
+FREE = frozenset({
+    "name", "description", "metadata", "deny_purge", "max_bytes", "max_consumers",
+    "consumer_limits", "num_replicas", "placement", "compression", "first_seq",
+    "allow_direct", "mirror_direct", "persist_mode",
+})  # fmt: skip
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """The server has revisions `first_seq` to `last_seq`.
-
-    `subjects` counts the records on each subject that was asked for."""
+    """Revisions on the server; `subjects` counts records per requested subject."""
 
     messages: int = 0
     bytes: int = 0
@@ -113,9 +98,7 @@ class StreamCluster(msgspec.Struct, frozen=True):
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
-    """The stream as the server describes it; `ts` is the server's time.
-
-    A different `created` means a different stream."""
+    """The stream as the server describes it; `ts` is the server's time."""
 
     config: dict[str, Any]
     state: StreamState
@@ -179,9 +162,7 @@ _decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 
 
 async def find(wire: Wire, *, subject: str = "") -> StreamInfo | None:
-    """Return the stream's info; None if there is no stream. Raises LedgerUnavailable.
-
-    With a `subject` it also counts the records there."""
+    """Return the stream's info, or None; counts `subject`. Raises LedgerUnavailable."""
     body = {"subjects_filter": subject} if subject else None
     answer = await call_api(wire, f"STREAM.INFO.{STREAM}", body, absent=STREAM_NOT_FOUND)
     return _decode_info(answer) if answer else None
@@ -210,9 +191,7 @@ async def read_rules(wire: Wire) -> Rules:
 
 
 async def read_said(wire: Wire) -> list[Said]:
-    """Return the operators' instructions on how to read the ledger, as far as stored.
-
-    Raises LedgerUnavailable, NotPermitted."""
+    """Return the operators' instructions. Raises LedgerUnavailable, NotPermitted."""
     said: list[Said] = []
     at = 1
     while stored := await read_stored(wire, {"seq": at, "next_by_subj": RULES}):
@@ -223,9 +202,7 @@ async def read_said(wire: Wire) -> list[Said]:
 
 
 async def newest_stored_by(wire: Wire, time: datetime) -> int:
-    """Return the newest revision stored at or before this time; 0 if none is.
-
-    A binary search with one request per step. Raises LedgerUnavailable."""
+    """Binary search for the newest revision by this time. Raises LedgerUnavailable."""
     state = (await read_info(wire)).state
     below, above = state.first_seq - 1, state.last_seq + 1
     while above - below > 1:
@@ -239,9 +216,7 @@ async def newest_stored_by(wire: Wire, time: datetime) -> int:
 
 
 async def newest_on(wire: Wire, subject: str) -> int:
-    """Return the newest revision on `subject` (wildcards allowed); 0 if it has none.
-
-    Raises LedgerUnavailable."""
+    """Return the newest revision on `subject`, or 0. Raises LedgerUnavailable."""
     stored = await read_stored(wire, {"last_by_subj": subject})
     return 0 if stored is None else stored.seq
 
@@ -331,9 +306,7 @@ COPY: Final[Mapping[str, object]] = {
 
 
 async def copy_for_auditors(wire: Wire) -> None:
-    """Create the auditors' copy unless it exists; for the bootstrap user.
-
-    A server without their account has no copy, which is only logged. Raises LedgerError."""
+    """Create the auditors' copy, for bootstrap, where possible. Raises LedgerError."""
     try:
         await call_api(wire, f"STREAM.CREATE.{STREAM}", COPY, api=COPY_API, absent=NAME_IN_USE)
     except ApiRefused as refused:
@@ -343,9 +316,7 @@ async def copy_for_auditors(wire: Wire) -> None:
 
 
 async def drop(wire: Wire, *, last: int) -> StreamInfo:
-    """Drop the revisions up to `last` on every server; for the bootstrap user.
-
-    The caller has checked that they are not needed; see `retention`. Raises LedgerError."""
+    """Drop revisions up to `last`; checks are in `retention`. Raises LedgerError."""
     try:
         await call_api(wire, f"STREAM.PURGE.{STREAM}", {"seq": last + 1})
     except ApiRefused as refused:
@@ -359,9 +330,7 @@ async def drop(wire: Wire, *, last: int) -> StreamInfo:
 
 
 async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:
-    """Set the stream's size limit, -1 for what the disk has; for the bootstrap user.
-
-    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, and LedgerError if the server refuses."""
+    """Set the size limit, -1 for the disk's; for bootstrap. Raises LedgerError."""
     info = await check(wire)
     try:
         await call_api(wire, f"STREAM.UPDATE.{STREAM}", {**info.config, "max_bytes": max_bytes})

@@ -35,9 +35,7 @@ _decode_part = from_outside(msgspec.json.Decoder(_Part).decode)
 
 
 class NodeConnection(Connection):
-    """The connection of the agent of `node`.
-
-    It uses no intake while the server answers it directly, as it does an identity for all nodes."""
+    """The connection of a node's agent; it uses an intake once the server refuses."""
 
     def __init__(self, reach: Reach, node: str) -> None:
         super().__init__(reach)
@@ -81,9 +79,7 @@ class NodeSnapshots(Snapshots):
     """The starting state of a node's agent when the ledger's beginning is dropped."""
 
     async def restore(self, *, at_most: int | None = None) -> State:  # noqa: ARG002 - always newest
-        """Return the node's part of an intake's state.
-
-        Raises LedgerUnavailable, NotPermitted."""
+        """Return an intake's state of the node. Raises LedgerUnavailable, NotPermitted."""
         rules = await stream.read_rules(self._wire)
         try:
             answer = await call_api(self._wire, STATE)

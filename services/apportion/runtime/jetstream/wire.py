@@ -19,9 +19,7 @@ class LostReply(LedgerError):
 
 
 class Message(Protocol):
-    """A message as the connection delivers it; `reply` is empty if none is expected.
-
-    `headers` are set for control messages only, not for records."""
+    """A message as delivered; `headers` only of control messages, not of records."""
 
     subject: str
     reply: str

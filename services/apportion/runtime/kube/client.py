@@ -152,9 +152,7 @@ class KubeApi:
         content_type: str = JSON,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """Send a request and return its whole answer, which may be a refusal.
-
-        Raises KubeUnavailable without an answer within `timeout_s`."""
+        """Send a request and return its answer, also a refusal. Raises KubeUnavailable."""
         headers = {"Accept": JSON} | ({"Content-Type": content_type} if body is not None else {})
         use = await self._newest()
         try:
@@ -170,9 +168,9 @@ class KubeApi:
                     **use.more,
                 ) as response,
             ):
-                return Answer(
-                    response.status, await _limited(response), _retry_after_s(response.headers)
-                )
+                after = response.headers.get("Retry-After", "")
+                after_s = float(after) if after.isdecimal() and len(after) < 5 else 0.0  # noqa: PLR2004
+                return Answer(response.status, await _limited(response), after_s)
         except _FAILURES as error:
             raise _unavailable(method, path, error) from error
 
@@ -202,9 +200,7 @@ class KubeApi:
         content_type: str = JSON,
         timeout_s: float = TIMEOUT_S,
     ) -> bytes:
-        """Send a document and return the body of the answer.
-
-        Raises KubeRefused if it was not done, KubeUnavailable if that is unknown."""
+        """Send a document; return the answer's body. Raises KubeRefused, KubeUnavailable."""
         answer = await self.request(
             method, path, query=query, body=msgspec.json.encode(document),
             content_type=content_type, timeout_s=timeout_s,
@@ -266,9 +262,7 @@ class KubeApi:
 
 
 class KubeconfigFile:
-    """A kubeconfig that may be rewritten, for example to renew a token.
-
-    Invariant: an unusable file, such as a half-written one, changes nothing."""
+    """A kubeconfig that may be rewritten; while it is unusable, the old one stays."""
 
     def __init__(self, path: Path, context: str | None) -> None:
         self._path, self._context = path, context
@@ -298,9 +292,7 @@ class KubeconfigFile:
 
 @asynccontextmanager
 async def open_kube(kubeconfig: Path | None, context: str | None) -> AsyncIterator[KubeApi]:
-    """Connect to the API server of a kubeconfig, or of the cluster of our pod.
-
-    Raises ConfigError without a usable configuration."""
+    """Connect to a kubeconfig's API server, or to our pod's. Raises ConfigError."""
     file = _file_of(kubeconfig, context)
     renewal = None if file is None else KubeconfigFile(file, context)
     api = KubeApi(await _configuration(kubeconfig, context), renewal)
@@ -308,6 +300,14 @@ async def open_kube(kubeconfig: Path | None, context: str | None) -> AsyncIterat
         yield api
     finally:
         await api.close()
+
+
+def _file_of(kubeconfig: Path | None, context: str | None) -> Path | None:
+    if kubeconfig is not None or (context is None and _in_cluster()):
+        return kubeconfig
+    given = os.environ.get("KUBECONFIG", "")
+    # Several files are not followed.
+    return None if os.pathsep in given else Path(given or "~/.kube/config").expanduser()
 
 
 async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
@@ -329,18 +329,6 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
         ) from error
     made.connection_pool_maxsize = CONNECTIONS_MAX
     return made
-
-
-def _file_of(kubeconfig: Path | None, context: str | None) -> Path | None:
-    """Return the only file of the configuration; None in a pod or with several files."""
-    if kubeconfig is not None:
-        return kubeconfig
-    if context is None and _in_cluster():
-        return None
-    given = os.environ.get("KUBECONFIG", "")
-    if os.pathsep in given:
-        return None
-    return Path(given or "~/.kube/config").expanduser()
 
 
 def _in_cluster() -> bool:
@@ -378,11 +366,6 @@ def _unavailable(method: str, path: str, error: BaseException) -> KubeUnavailabl
 def pod_path(namespace: str, name: str) -> str:
     """Return the API path of a pod; the names are quoted, as they are untrusted."""
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float:
-    value = headers.get("Retry-After", "")
-    return float(value) if value.isdecimal() and len(value) < 5 else 0.0  # noqa: PLR2004
 
 
 EVERY_S = 5.0

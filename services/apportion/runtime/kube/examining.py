@@ -33,9 +33,7 @@ class _Version(Struct, frozen=True, rename="camel"):
 
 
 async def require_dra(api: KubeApi, clock: Clock) -> None:
-    """Return once the API server has resource.k8s.io/v1; retry without an answer.
-
-    Raises ConfigError if the server lacks it."""
+    """Wait for an answer of the API server. Raises ConfigError without resource v1."""
     failures = 0
     while True:
         try:

@@ -64,9 +64,7 @@ _decode_resources = from_outside(msgspec.json.Decoder(_Resources).decode)
 
 
 class Discovery:
-    """The collections that the server has in these API groups.
-
-    `changed` is called when they change."""
+    """The server's collections in some API groups; `changed` is called on changes."""
 
     def __init__(self, api: KubeApi, clock: Clock, groups: Collection[str]) -> None:
         self._api = api
@@ -196,9 +194,7 @@ class Audience(Protocol):
 
 
 class Kind(Generic[T]):
-    """The objects of one kind by key, an `Audience` of a `Watch`.
-
-    Invariant: after a list, `entries` is what the list contained."""
+    """The objects of one kind by key; an `Audience` for a `Watch`."""
 
     def __init__(
         self,

@@ -135,16 +135,14 @@ class Place(NamedTuple):
 
 
 class ArchiveReader:
-    """Iterate over the records of an archive, each after checking its hash.
-
-    `place` is the position after the last record; a new reader can continue there."""
+    """Iterate over verified records; a new reader can continue at `place`."""
 
     def __init__(self, path: Path, place: Place | None = None) -> None:
         self._path = path
         self.place = place
 
     def __iter__(self) -> Iterator[Record]:
-        """Raises ArchiveError with the wrong line, or if the end is missing; OSError."""
+        """Raises ArchiveError with the wrong line, or OSError."""
         path = self._path
         with path.open("rb") as file:
             offset, number, before, revisions = self.place or _beginning(file, path)
@@ -178,9 +176,7 @@ class ArchiveReader:
 
 
 def read_archive(path: Path) -> Iterator[Record]:
-    """Yield the records of an archive, each after checking its hash.
-
-    Raises ArchiveError with the wrong line, or if the end is missing; OSError."""
+    """Yield the verified records of an archive. Raises ArchiveError, OSError."""
     yield from ArchiveReader(path)
 
 
@@ -198,9 +194,7 @@ def read_said(paths: Iterable[Path]) -> list[Said]:
 
 
 def read_span(path: Path) -> tuple[int, int]:
-    """Return first and last revision of an archive from its ends; (1, 0) if empty.
-
-    Raises ArchiveError, OSError."""
+    """Return its first and last revision, or (1, 0). Raises ArchiveError, OSError."""
     with path.open("rb") as file:
         _beginning(file, path)
         line = _read(file, path, 2)

@@ -36,9 +36,7 @@ class Fences:
         return newest
 
     async def refused(self, refusal: FenceRefused, ledger: Ledger) -> None:
-        """Learn from a refusal where the ledger begins, or what a subject has.
-
-        Concurrent refusals ask the server only once. Raises LedgerUnavailable."""
+        """Learn from a refusal where the ledger begins. Raises LedgerUnavailable."""
         if refusal.found == 0 < refusal.expected:
             async with self._asking:
                 if refusal.expected >= self._begins:

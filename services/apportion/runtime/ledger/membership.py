@@ -106,9 +106,9 @@ class Membership:
         await self._joined.wait()
 
     async def run(self, reader: Reader[Any]) -> None:
-        """Beat and listen until cancelled; join once the ledger is folded up to now.
+        """Beat and listen until cancelled; join once folded, and leave when halted.
 
-        A member whose fold has halted leaves. Raises LedgerUnavailable, NotPermitted."""
+        Raises LedgerUnavailable, NotPermitted."""
         await self._ledger.serve(f"{self._subjects}>", self._note_beat)
         try:
             await self._beat()

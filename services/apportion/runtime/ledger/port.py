@@ -206,9 +206,7 @@ class Subscription(Protocol):
         """Return once all that the ledger had when `follow` began is delivered."""
 
     async def join(self) -> None:
-        """Return when stopped.
-
-        Raises what ended it: LedgerHole, NotPermitted, LedgerDrifted, or an error of `deliver`."""
+        """Return when stopped. Raises a LedgerError, or the error of `deliver`."""
 
     async def stop(self) -> None:
         """Stop delivering; nothing is delivered after this returns."""
@@ -289,9 +287,7 @@ class Ledger(Readable, Protocol):
         LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """Return True if these drafts were stored together, as they are.
-
-        It looks for one of them as the newest of its subject, or after its fence."""
+        """Return True if these drafts were stored together, as they are."""
 
     async def last_revision(self) -> int:
         """The newest revision; 0 if the ledger is empty."""

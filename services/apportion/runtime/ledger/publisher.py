@@ -27,9 +27,7 @@ class Insistence:
         self._stuck = False
 
     async def append(self, draft: Draft) -> Appended:
-        """Append and return once it is durable.
-
-        Raises the LedgerErrors that a retry cannot fix."""
+        """Append and return once durable. Raises LedgerErrors that a retry cannot fix."""
         failures = 0
         while True:
             try:
@@ -87,9 +85,7 @@ class Publisher:
     async def publish(
         self, data: Payload, *, event_id: str, basis: int, cause: int = 0, time: str | None = None
     ) -> Appended:
-        """Append the event; an event of this id that is already stored is a success.
-
-        Raises InvalidEvent, and what `append` raises."""
+        """Append an event, unless it is stored already. Raises InvalidEvent, LedgerError."""
         return await self._append(
             self.draft(data, event_id=event_id, basis=basis, cause=cause, time=time)
         )

@@ -85,9 +85,7 @@ class StateFold:
         return change
 
     def take(self, record: Record) -> None:
-        """Fold the next record, readable or not.
-
-        Raises UnknownEvent if a newer build wrote it, Superseded if the rules have changed."""
+        """Fold the next record, readable or not. Raises UnknownEvent, Superseded."""
         try:
             event = self.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:
@@ -194,9 +192,7 @@ class Reader(Generic[C]):
             await self._subscription.stop()
 
     async def superseded(self) -> None:
-        """Watch for instructions that end a halt, until cancelled.
-
-        Raises Superseded if an event was set aside since, and the errors of `run`."""
+        """Wait for the end of a halt. Raises Superseded then, and the errors of `run`."""
 
         def look(record: Record) -> None:
             said = said_at(record.revision, record.subject, record.payload)
@@ -210,9 +206,7 @@ class Reader(Generic[C]):
             await subscription.stop()
 
     async def caught_up(self) -> None:
-        """Return once all that the ledger had when `run` began is folded.
-
-        A service that writes also waits until all its formats are enabled."""
+        """Return once all that existed at `run` is folded and all formats are enabled."""
         await self._caught_up.wait()
         await self._may_write.wait()
 
@@ -224,16 +218,12 @@ class Reader(Generic[C]):
             self._may_write.set()
 
     async def reached(self, revision: int) -> None:
-        """Return once the event at `revision`, on this reader's subjects, is folded.
-
-        It never returns if the fold has halted before."""
+        """Return once `revision` is folded; never if the fold has halted before."""
         if not await self.folds(revision):
             await asyncio.Event().wait()
 
     async def folds(self, revision: int) -> bool:
-        """Wait until the event at `revision` is folded (True) or the fold has halted.
-
-        The ledger has it or will have it, on this reader's subjects."""
+        """Wait until `revision` is folded (True) or the fold has halted before (False)."""
         if self.revision >= revision or self.halted:
             return self.revision >= revision
         waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -35,7 +35,6 @@ from apportion.core.ledger.receipts import (
     read_receipt,
     signed_bytes,
 )
-from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.snapshot import SnapshotError
 from apportion.core.ledger.state import State
 from apportion.runtime.files.atomic import write_whole
@@ -77,9 +76,7 @@ class Receipts:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Create the folder if needed and lock it against other writers.
-
-        Raises BlockingIOError if it is locked, and OSError."""
+        """Create and lock the folder. Raises OSError, BlockingIOError if it is locked."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,9 +107,7 @@ class Receipts:
         return None
 
     def checked(self, keys: Sequence[VerifyingKey]) -> Iterator[Found]:
-        """Yield all receipts, oldest first, after checking signature and succession.
-
-        Raises ReceiptInvalid, OSError."""
+        """Yield the verified receipts, oldest first. Raises ReceiptInvalid, OSError."""
         return self._checked(self.paths(), keys)
 
     def _checked(self, paths: Sequence[Path], keys: Sequence[VerifyingKey]) -> Iterator[Found]:
@@ -327,6 +322,12 @@ class ReceiptCheck:
         if signed is None or signed.last != state.revision:
             return
         self._signed = None
+        # A digest is slow, and that of the last receipt covers all. It cannot be compared if a
+        # build with other rules made it, or if an operator has set an earlier event aside.
+        place = bisect_right(self._lasts, signed.last)
+        final = place == len(self._lasts) or 0 < self.goal < self._lasts[place]
+        comparable = signed.state_format == snapshot.FORMAT
+        comparable = comparable and not state.rules.changed_since(signed.last)
         wrong = {name for name, head in heads_of(state).items() if signed.heads.get(name) != head}
         wrong |= signed.heads.keys() - state.nodes.keys()
         if wrong:
@@ -334,14 +335,5 @@ class ReceiptCheck:
                 signed.last,
                 f"the newest placement on {min(wrong)} is not the one that was signed",
             )
-        elif self._is_final(signed, state.rules) and digest(state) != signed.state:
+        elif final and comparable and digest(state) != signed.state:
             yield signed.last, "the state at this revision is not the one that was signed"
-
-    def _is_final(self, signed: Checkpoint, rules: Rules) -> bool:
-        if signed.state_format != snapshot.FORMAT:
-            return False  # another build made it, by other rules
-        if rules.changed_since(signed.last):
-            return False  # an operator has set an earlier event aside since
-        # A digest is slow, and that of the last receipt covers all.
-        place = bisect_right(self._lasts, signed.last)
-        return place == len(self._lasts) or 0 < self.goal < self._lasts[place]

@@ -48,17 +48,13 @@ _DOUBLINGS_MAX: Final = 64  # beyond any limit in seconds; many more would overf
 
 
 class BackOff(NamedTuple):
-    """Exponential back-off in seconds: the first pause and the longest.
-
-    Each pause after another consecutive failure is twice as long, up to the limit."""
+    """Exponential back-off: the first pause, doubled per failure up to the longest."""
 
     first_s: float
     longest_s: float
 
     def after(self, failures: int) -> float:
-        """Return the longest pause in seconds after `failures` consecutive failures.
-
-        It is 0 without failures. `Clock.pause` sleeps for half of it or more."""
+        """Return the pause in seconds after so many failures in a row, 0 for none."""
         if failures < 1:
             return 0.0
         return min(self.first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), self.longest_s)

@@ -15,14 +15,12 @@ def compiled(package: Path = PACKAGE) -> list[Path]:
 
 
 def outdated(package: Path = PACKAGE) -> list[Path]:
-    """List compiled modules whose source changed or is gone.
-
-    There are none in a wheel, where file times mean nothing."""
+    """List compiled modules whose source changed or is gone; none in a wheel."""
     if any(package.parent.glob(f"{package.name}-*.dist-info")):
         return []
-    return [each for each in compiled(package) if _is_outdated(each)]
-
-
-def _is_outdated(made: Path) -> bool:
-    source = made.with_name(made.name.removesuffix(SUFFIX) + ".py")
-    return not source.exists() or source.stat().st_mtime > made.stat().st_mtime
+    found = []
+    for made in compiled(package):
+        source = made.with_name(made.name.removesuffix(SUFFIX) + ".py")
+        if not source.exists() or source.stat().st_mtime > made.stat().st_mtime:
+            found.append(made)
+    return found

@@ -81,9 +81,7 @@ class ServiceConfig(msgspec.Struct, frozen=True):
 def read_config(
     options: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None
 ) -> ServiceConfig:
-    """Read the settings from `options` (with keys of ENVIRONMENT), then `environ`.
-
-    Raises ConfigError for the first setting that is missing or wrong."""
+    """Read `options` (named as in ENVIRONMENT), then `environ`. Raises ConfigError."""
     given = dict(options or {})
     environ = os.environ if environ is None else environ
 

@@ -20,7 +20,6 @@ from typing import Final
 PR_SET_PDEATHSIG: Final = 1  # see prctl(2)
 NICE: Final = 10
 FILES_MAX: Final = 4_096
-STANDARD: Final = (0, 1, 2)
 _FRAME: Final = struct.Struct(">?I")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -106,7 +105,14 @@ def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> No
             signal.signal(number, signal.SIG_DFL)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        _close_all_but(pipe)
+        try:
+            numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+        except OSError:  # another system than Linux
+            numbers = list(range(3, FILES_MAX))
+        for number in numbers:
+            if number not in (0, 1, 2, pipe):
+                with contextlib.suppress(OSError):
+                    os.close(number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         limit = int(seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
@@ -119,17 +125,6 @@ def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> No
             os.write(2, f"what was done apart failed: {error!r}\n".encode())
     finally:
         os._exit(code)
-
-
-def _close_all_but(pipe: int) -> None:
-    try:
-        numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    except OSError:  # another system than Linux
-        numbers = list(range(3, FILES_MAX))
-    for number in numbers:
-        if number not in (*STANDARD, pipe):
-            with contextlib.suppress(OSError):
-                os.close(number)
 
 
 def _send(pipe: int, data: bytes, *, last: bool = False) -> None:

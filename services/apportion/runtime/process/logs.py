@@ -51,7 +51,29 @@ def configure_logs(
 ) -> None:
     """Send all logs of this process to `stream` (stderr), marked with `service`."""
     sink = stream or sys.stderr
-    shared = _shared(service, clock or SystemClock())
+    time = clock or SystemClock()
+    render: Processor = structlog.processors.JSONRenderer(default=str)
+    if form == "console":
+        render = structlog.dev.ConsoleRenderer(colors=sink.isatty())
+
+    def stamp(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event["time"] = rfc3339(time.now())
+        event["service"] = service
+        return event
+
+    def blanked(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        shown = one_event_a_line(event) if form == "console" else event  # JSON escapes by itself
+        return blank_passwords(str(render(logger, method, shown)))
+
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        stamp,
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -62,10 +84,7 @@ def configure_logs(
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                _renderer(form, sink),
-            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, blanked],
         )
     )
     root = logging.getLogger()
@@ -73,35 +92,6 @@ def configure_logs(
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-def _shared(service: str, clock: Clock) -> list[Processor]:
-    def stamp(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        event["time"] = rfc3339(clock.now())
-        event["service"] = service
-        return event
-
-    return [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.PositionalArgumentsFormatter(),
-        stamp,
-        structlog.processors.StackInfoRenderer(),
-        structlog.processors.format_exc_info,
-    ]
-
-
-def _renderer(form: LogFormat, stream: TextIO) -> Processor:
-    render: Processor = structlog.processors.JSONRenderer(default=str)
-    if form == "console":
-        render = structlog.dev.ConsoleRenderer(colors=stream.isatty())
-
-    def blanked(logger: WrappedLogger, method: str, event: EventDict) -> str:
-        shown = one_event_a_line(event) if form == "console" else event  # JSON escapes by itself
-        return blank_passwords(str(render(logger, method, shown)))
-
-    return blanked
 
 
 def one_event_a_line(event: EventDict) -> EventDict:

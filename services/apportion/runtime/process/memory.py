@@ -35,9 +35,7 @@ _AREA: Final = re.compile(
 
 
 async def keep_in_huge_pages(clock: Clock) -> None:
-    """Move new parts of the heap into huge pages, at intervals, until cancelled.
-
-    It waits for much growth, because no thread can get new memory while pages are moved."""
+    """Move the heap into huge pages when it has grown much, until cancelled."""
     gathered = 0
     while True:
         await clock.pause(EVERY_S)

@@ -19,29 +19,13 @@ M = TypeVar("M")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Buckets from 0.1 ms to 10 s.
 SECONDS = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
 
 
 class Tally(Collector):
-    """A counter with one label for very frequent events: no lock, no call.
-
-    Only the event loop may add to `counts`, which is keyed by the label's value."""
+    """A counter for very frequent events; only the event loop adds to `counts`."""
 
     def __init__(self, name: str, meaning: str, label: str) -> None:
         self._name, self._meaning, self._label = name, meaning, label
@@ -130,9 +114,7 @@ class Metrics:
         )
 
     def looked_up(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:
-        """Register gauges of things that come and go, such as containers of a node.
-
-        A service body that restarts registers again and replaces the previous `look`."""
+        """Register gauges that `look` computes; a restarted body replaces the last `look`."""
         name = families[0].name
         if name in self._made:
             self.registry.unregister(self._made[name])

@@ -37,7 +37,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles:
-    """Return the files that `<setting>_CA`, `_CERT` and `_CERT_KEY` name.
+    """Return the files named by `<setting>_CA`, `_CERT` and `_CERT_KEY`.
 
     Raises ConfigError for a certificate without key, or a key without certificate."""
     environ = os.environ if environ is None else environ
@@ -67,9 +67,7 @@ class ClientTls:
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return the context to connect with now.
-
-        Raises ConfigError if a file cannot be used and there is no earlier context."""
+        """Return the context to connect with now. Raises ConfigError if there is none."""
         try:
             files = self.files
             named = zip(_NAMES, (files.ca, files.certificate, files.key), strict=True)

@@ -77,9 +77,7 @@ class Connections:
             self._ended, self._said_s = 0, now
 
     def silent(self, address: str, seconds: float) -> None:
-        """Log once per client that we closed a connection on which no byte arrived.
-
-        Browsers open some connections in advance, so this is no sign of trouble."""
+        """Log once per client a closed connection without data, as browsers open some."""
         if address not in self._silent:
             _log.debug("a connection from %s was ended: silent for %g s", address, seconds)
         self._silent[address] = None
@@ -179,9 +177,7 @@ class Watched(asyncio.Protocol):
             self._enter(_Phase.BUSY)
 
     def answered(self) -> None:
-        """Note that the request is answered; the client may still have to read it.
-
-        An unfinished body keeps its deadline, although nothing reads it."""
+        """Note that the request is answered; an unfinished body keeps its deadline."""
         if self._phase is not _Phase.BODY:
             self._enter(_Phase.IDLE)
 
@@ -336,9 +332,7 @@ class HttpServer:
 
 @asynccontextmanager
 async def listening(server: HttpServer) -> AsyncIterator[Address]:
-    """Run the server during the block and yield its actual address.
-
-    Raises ConfigError."""
+    """Run the server during the block and yield its address. Raises ConfigError."""
     address = await server.start()
     try:
         yield address

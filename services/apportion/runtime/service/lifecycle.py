@@ -63,9 +63,7 @@ Connect = Callable[[], Awaitable[Ledger]]  # how a service that brings its own l
 
 
 class Service:
-    """What a service's body gets: its settings, health, metrics and loops.
-
-    `connect` is None if the ledger is the one in the settings."""
+    """What a service's body gets; `connect` opens a ledger other than the settings'."""
 
     def __init__(
         self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None
@@ -87,7 +85,15 @@ class Service:
         """Run a named loop beside the body; its error ends the body and all loops."""
         if self._tasks is None:
             raise RuntimeError(f"loop {name} started outside of the service body")
-        self._tasks.create_task(_named(name, run), name=name)
+
+        async def named() -> None:
+            try:
+                await run()
+            except Exception as failure:
+                failure.add_note(f"in loop {name!r}")
+                raise
+
+        self._tasks.create_task(named(), name=name)
 
     def watch(self, ledger: Examined) -> None:
         """Check the ledger's settings for as long as this run of the body lasts."""
@@ -152,14 +158,6 @@ class Service:
 Body = Callable[[Service], Coroutine[Any, Any, None]]
 
 
-async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await run()
-    except Exception as failure:
-        failure.add_note(f"in loop {name!r}")
-        raise
-
-
 def run_service(
     name: str, main: Body, config: ServiceConfig, *, small: bool = False, guard: Guard | None = None
 ) -> int:
@@ -176,7 +174,12 @@ def run_service(
             "a compiled module is older than its source", module=str(late[0]), fix="make compile"
         )
         return EXIT_CONFIG
-    with asyncio.Runner(loop_factory=None if small else _fast_loop) as runner:
+    factory = None
+    if not small:
+        import uvloop  # noqa: PLC0415 - small services save its memory
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
         code = runner.run(_serve(name, main, config, guard))
         if code == EXIT_STUCK:
             _leave(code)  # closing the loop would wait for the stuck tasks
@@ -186,12 +189,6 @@ def run_service(
         leaving.start()
     leaving.cancel()
     return code
-
-
-def _fast_loop() -> asyncio.AbstractEventLoop:
-    import uvloop  # noqa: PLC0415 - small services save its memory
-
-    return uvloop.new_event_loop()
 
 
 def _leave(code: int) -> NoReturn:

@@ -126,9 +126,7 @@ def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
 
 
 def read_pod(raw: msgspec.Raw | bytes) -> Any:
-    """Decode a pod from a request.
-
-    Raises BadBody if it is not JSON, and PodTooLarge, which is found before decoding all of it."""
+    """Decode a pod from a request. Raises BadBody, or PodTooLarge before decoding it."""
     if len(raw) > POD_BYTES_MAX:
         raise PodTooLarge(f"the pod has {len(raw)} bytes; at most {POD_BYTES_MAX}")
     count = 0  # containers of all kinds; the caller refuses malformed pods

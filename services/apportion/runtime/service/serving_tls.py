@@ -172,9 +172,7 @@ async def serving(
 def served_files(
     certificate: Path | None, key: Path | None, client_ca: Path | None
 ) -> ServedFiles | None:
-    """Combine the options; None if none is given.
-
-    Raises ConfigError if an option lacks another that it needs."""
+    """Combine the options; None without any. Raises ConfigError if one is missing."""
     if certificate is None or key is None:
         if certificate is None and key is None and client_ca is None:
             return None

@@ -79,12 +79,18 @@ async def open_session(service: Service, *, node: str = "") -> AsyncIterator[Ses
     `node` is set for an agent. Raises LedgerUnavailable, NotPermitted, ServerTooOld,
     LedgerDrifted."""
     ledger = await (service.connect or (lambda: _connect(service, node)))()
-    if isinstance(ledger, JetStreamLedger):
+    snapshots = None
+    if isinstance(ledger, BringsSnapshots):
+        snapshots = ledger.snapshots
+    elif isinstance(ledger, JetStreamLedger):
         service.watch(ledger)
+        wire = ledger.wire
+        through = isinstance(wire, NodeConnection) and wire.through_intake
+        snapshots = NodeSnapshots(wire) if through else Snapshots(wire)
     try:
         async with GroupCommit(ledger, clock=service.clock) as commit:
             append = Insistence(commit.append, service.clock).append
-            yield Session(ledger, append, _snapshots_of(ledger))
+            yield Session(ledger, append, snapshots)
     finally:
         await ledger.close()
 
@@ -94,16 +100,6 @@ class BringsSnapshots(Protocol):
     """A ledger without a server that keeps snapshots itself."""
 
     snapshots: Snapshots
-
-
-def _snapshots_of(ledger: Ledger) -> Snapshots | None:
-    if isinstance(ledger, BringsSnapshots):
-        return ledger.snapshots
-    if not isinstance(ledger, JetStreamLedger):
-        return None
-    wire = ledger.wire
-    through = isinstance(wire, NodeConnection) and wire.through_intake
-    return NodeSnapshots(wire) if through else Snapshots(wire)
 
 
 async def _connect(service: Service, node: str) -> Ledger:

@@ -49,9 +49,7 @@ class Examined(Protocol):
 
 
 class Soundness:
-    """Results of the last check and the newest appends, across restarts of the body.
-
-    Pass `note` to `jetstream.connect` as `watch`."""
+    """State of the ledger across restarts; pass `note` to `jetstream.connect`."""
 
     def __init__(self, metrics: Metrics, clock: Clock, log: Logger) -> None:
         self._metrics = metrics
@@ -119,9 +117,7 @@ class Soundness:
         return self._free - spent_bytes / self._room_bytes
 
     def spend(self, size_bytes: int) -> None:
-        """Count what this service is about to append, so that `free` stays current.
-
-        Only writers that stop at a part of the room need it; see `intake`."""
+        """Count bytes before appending them, so that `free` stays current; for intakes."""
         self._spent_bytes += size_bytes
         if self._spent_bytes > STEP * self._room_bytes > 0:
             self._due.set()

@@ -61,17 +61,17 @@ async def server_says(url: str) -> Mapping[str, Any]:
     """Return the server's `/varz`; empty without a URL or a timely answer."""
     if not url:
         return {}
+
+    def get() -> Any:
+        with urllib.request.urlopen(f"{url}/varz", timeout=TIMEOUT_S) as answer:  # noqa: S310 - checked above
+            return msgspec.json.decode(answer.read(ANSWER_BYTES_MAX))
+
     try:
-        said = await asyncio.to_thread(_get, f"{url}/varz")
+        said = await asyncio.to_thread(get)
     except (OSError, http.client.HTTPException, ValueError, msgspec.DecodeError) as error:
         _log.warning("the monitoring port does not answer", url=url, error=str(error))
         return {}
     return said if isinstance(said, dict) else {}
-
-
-def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - checked above
-        return msgspec.json.decode(answer.read(ANSWER_BYTES_MAX))
 
 
 class ServerFailed(Exception):
@@ -258,7 +258,16 @@ class EmbeddedServer:
         """Start the server and return once it serves. Raises ServerFailed."""
         lock = self.take()
         try:
-            self._check_port()
+            if self._port >= 0:
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    try:
+                        probe.bind((self._host, self._port))
+                    except OSError as failure:
+                        raise ServerFailed(
+                            f"cannot listen on {self._host}:{self._port} ({failure.strerror}); "
+                            "choose a free port with --nats-port"
+                        ) from failure
             passwords = self._users()
             self._process = await self._spawn(passwords, lock)
             self._port, self._monitor_port = await self._wait_ready()
@@ -302,19 +311,6 @@ class EmbeddedServer:
         if self._process is None:
             raise ServerFailed("the embedded server was not started")
         return self._process
-
-    def _check_port(self) -> None:
-        if self._port < 0:
-            return
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self._host, self._port))
-            except OSError as failure:
-                raise ServerFailed(
-                    f"cannot listen on {self._host}:{self._port} ({failure.strerror}); "
-                    "choose a free port with --nats-port"
-                ) from failure
 
     def _users(self) -> dict[str, str]:
         """Write the configuration and return the passwords that its users need."""

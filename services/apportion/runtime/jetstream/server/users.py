@@ -254,12 +254,16 @@ class Users:
         return members
 
     def reload(self) -> bool:
-        """Make the server reload, which disconnects revoked users. False if none runs.
-
-        Raises UsersFailed."""
+        """Reload the server to disconnect revoked users, if it runs. Raises UsersFailed."""
         log = self.folder / LOG
         before = log.stat().st_size if log.exists() else 0
-        pid = self._server()
+        pid = None
+        # The server has the folder's lock; see server.EmbeddedServer.
+        with contextlib.suppress(OSError, ValueError), (self.folder / LOCK).open("r+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = int(lock.read())
         if pid is None:
             return False
         os.kill(pid, signal.SIGHUP)
@@ -271,15 +275,6 @@ class Users:
                     return True
             time.sleep(0.02)
         raise UsersFailed(f"nats-server (process {pid}) did not reload; {log} may say why")
-
-    def _server(self) -> int | None:
-        """Return the process that has the folder's lock; see server.EmbeddedServer."""
-        with contextlib.suppress(OSError, ValueError), (self.folder / LOCK).open("r+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(lock.read())
-        return None
 
 
 def _no_such_role(role: str, name: str, addable: Sequence[str]) -> str:
