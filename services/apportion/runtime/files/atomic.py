@@ -8,8 +8,7 @@ from pathlib import Path
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write a temporary file next to `path`, sync it, and rename it.
 
-    Raises OSError if the disk is full or the folder is missing; an existing file is then
-    unchanged."""
+    Raises OSError; an existing file is then unchanged."""
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -89,8 +89,8 @@ class Problem:
 def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Document | Problem]:
     """Yield every document of the named files and folders, in order; `-` is stdin.
 
-    A folder stands for its `.yaml`, `.yml` and `.json` files in order of name, without
-    subfolders. Input beyond the limits is not read; the last problem says from where on."""
+    From a folder only files with SUFFIXES are read. The last problem tells where a limit ended
+    it."""
     size = documents = 0
     for found in read_manifest_bytes(names, stdin):
         if isinstance(found, Problem):
@@ -156,7 +156,6 @@ def read_manifests_of(folder: Path, path: Path) -> Iterator[Document | Problem]:
 
 
 def _file(path: Path, inside: Path | None) -> tuple[str, bytes] | Problem:
-    """Read a file, cut if too large; with `inside`, only if it is in that folder."""
     try:
         # Do not block on a named pipe without a writer.
         descriptor = os.open(path, os.O_RDONLY | (os.O_NONBLOCK if inside else 0))
@@ -169,9 +168,7 @@ def _file(path: Path, inside: Path | None) -> tuple[str, bytes] | Problem:
 
 
 def _outside(descriptor: int, folder: Path) -> str:
-    """Return why an open file is not a regular file of the folder; empty if it is.
-
-    The descriptor is checked, because the name may point elsewhere later."""
+    # Check what is open: its name may lead elsewhere by now.
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return "is no file: remove it"
     if not Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(folder):
@@ -211,23 +208,18 @@ class TooManyPods(ValueError):
 
 @dataclass(slots=True)
 class Wish:
-    """What manifests ask for, in their order.
-
-    - `deployments`: namespace and owner of pods whose number may have shrunk.
-    - `podless`: names of workloads without pods as written.
-    - `queues`: each queue that pods and gangs name, with the first document and field that does.
-    - `slips`: warnings about names that are probably typos, have no effect here, or are for another
-      scheduler.
-    - `passed_over`: names of documents that are neither workloads nor limits."""
+    """What manifests ask for, in their order."""
 
     pods: list[PodDraft] = field(default_factory=list)
     groups: dict[str, PodGroupObserved] = field(default_factory=dict)
     limits: list[QueueObserved | QuotaObserved] = field(default_factory=list)
+    # Namespace and owner of pods whose number may have shrunk.
     deployments: set[tuple[str, str]] = field(default_factory=set)
-    podless: list[str] = field(default_factory=list)
+    podless: list[str] = field(default_factory=list)  # workloads without pods as written
+    # The queues that pods and gangs name, with the first document and field that does.
     queues: dict[str, tuple[Document, str]] = field(default_factory=dict)
-    slips: list[str] = field(default_factory=list)
-    passed_over: list[str] = field(default_factory=list)
+    slips: list[str] = field(default_factory=list)  # likely typos, or for another scheduler
+    passed_over: list[str] = field(default_factory=list)  # neither workloads nor limits
 
 
 def read_wish(
@@ -253,9 +245,7 @@ def read_wish(
 
 
 def undeclared_queues(wish: Wish, declared: Iterable[str]) -> list[str]:
-    """Warn about each queue that the manifests name but that is not declared.
-
-    A typo in a queue's name would lift all its limits. If no queue is declared, none is in use."""
+    """Warn about named but undeclared queues: a typo would lift all limits."""
     known = {*declared, *(each.queue for each in wish.limits if isinstance(each, QueueObserved))}
     said: list[str] = []
     for queue, (document, at) in wish.queues.items() if known else ():

@@ -1,8 +1,7 @@
 """Parse YAML and JSON from outside within limits, each document on its own.
 
-Only this module uses PyYAML. A pass over the parser's events limits depth and aliases before
-anything is built, so an alias bomb costs no more than reading the text. Dates stay text, as in
-Kubernetes.
+Only this module uses PyYAML. Depth and aliases are limited before anything is built, so an alias
+bomb costs no more than reading the text. Dates stay text, as in Kubernetes.
 Invariant: the result is a tree of JSON-like values with unique text keys, or a `Malformed`."""
 
 import json
@@ -101,7 +100,7 @@ def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
         yield Parsed(1, too_many.line, "", error=too_many)
         return
     number = 0
-    used = _Used()
+    used: Counter[str] = Counter()  # of the limits of the whole text
     for line, chunk in _chunks(text):
         try:
             _measure(chunk, line, used)
@@ -134,23 +133,17 @@ def _too_many(text: str) -> Malformed | None:
     return None
 
 
-@dataclass(slots=True)
-class _Used:
-    aliases: int = 0
-    nodes: int = 0
-
-
-def _measure(text: str, line: int, used: _Used) -> None:
+def _measure(text: str, line: int, used: Counter[str]) -> None:
     """Refuse a document that is too deep or has too many values or aliases."""
     known: dict[str, tuple[int, int]] = {}  # anchor: number of values and depth
     open_: list[tuple[str | None, list[int]]] = [(None, [0, 0])]
     for event in yaml.parse(text, Loader=_Loader):
-        used.nodes += isinstance(event, yaml.NodeEvent)
-        if used.nodes > TEXT_NODES_MAX:
+        used["nodes"] += isinstance(event, yaml.NodeEvent)
+        if used["nodes"] > TEXT_NODES_MAX:
             raise _at(event, line, f"more than {TEXT_NODES_MAX} values in all", "split the file")
         if isinstance(event, yaml.AliasEvent):
-            used.aliases += 1
-            if used.aliases > ALIASES_MAX:
+            used["aliases"] += 1
+            if used["aliases"] > ALIASES_MAX:
                 raise _at(event, line, f"more than {ALIASES_MAX} aliases", "write them out")
             if event.anchor not in known:
                 raise _at(event, line, f"alias {event.anchor!r} has no end or no anchor", "mend it")

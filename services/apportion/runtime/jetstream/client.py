@@ -1,9 +1,8 @@
 """The ledger on NATS JetStream, and the connection to its server.
 
-The connection reconnects without end, with jitter, and ends all waits when it is lost or the
-server forbids a subject. Invariants: no message shows a password, key or token; nothing is sent
-while disconnected, so an append that was not sent is unavailable, and only a sent one is
-unknown."""
+The connection reconnects without end, and ends all waits when it is lost or the server forbids a
+subject. Invariants: no message shows a password, key or token; nothing is sent while
+disconnected, so an append that was not sent is unavailable, and only a sent one is unknown."""
 
 import asyncio
 import contextlib
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from apportion.core.identity.permissions import DELIVERIES
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.ledger import Appender, AppendWatch, JetStreamLedger, unwatched
+from apportion.runtime.jetstream.ledger import Appender, AppendWatch, JetStreamLedger
 from apportion.runtime.jetstream.nats_client import (
     Client,
     LeavingClient,
@@ -64,13 +63,6 @@ def secure(client: LeavingClient, reach: Reach) -> None:
     if required:
         tls.context()  # report an unusable file at once
     client.secure(tls, required=required)
-
-
-def distrust(failure: Exception) -> str:
-    """Explain why the server is not trusted, with a fix; empty for other failures."""
-    if isinstance(failure, Unencrypted):
-        return str(failure)
-    return explained(failure, NATS_TLS)
 
 
 def refusal(reach: Reach, distrusted: str) -> LedgerError:
@@ -414,7 +406,8 @@ class Connection:
         self._lose("closed")
 
     async def _error(self, failure: Exception) -> None:
-        distrusted = distrust(failure)
+        unencrypted = isinstance(failure, Unencrypted)
+        distrusted = str(failure) if unencrypted else explained(failure, NATS_TLS)
         self._distrusted = distrusted or self._distrusted
         self._last_error = distrusted or str(failure) or type(failure).__name__
         if distrusted or refuses(failure):
@@ -431,9 +424,7 @@ class Connection:
 
 
 def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
-    """Return a random server of those with the fewest failures, after a random pause.
-
-    The pause grows with the failures. So clients spread, and a frozen server costs one try."""
+    # Random choice and pause: clients spread, and a frozen server costs one try.
     fewest = min(server.reconnects for server in pool)
     best = [server for server in pool if server.reconnects == fewest]
     server = random.choice(best)  # noqa: S311 - spreads load, guards nothing
@@ -460,14 +451,13 @@ async def connect(
     name: str,
     timeout_s: float = CONNECT_TIMEOUT_S,
     ack_timeout_s: float = ACK_TIMEOUT_S,
-    watch: AppendWatch = unwatched,
+    watch: AppendWatch = lambda *_: None,
     opened: Callable[[Reach], Connection] = Connection,
 ) -> JetStreamLedger:
     """Connect to the ledger at a URL (`nats://user:password@host:port`) or a Reach.
 
-    `name` is shown in the server's list of connections; `opened` makes the connection. The
-    stream is not checked: see create_stream and check_stream. Raises LedgerUnavailable,
-    NotPermitted, ServerTooOld."""
+    `name` is for the server's list of connections; `opened` makes the connection. The stream is
+    not checked. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
     reach = reach_of(to)
     wire = opened(reach)
     try:
@@ -482,10 +472,9 @@ async def connect(
 async def create_stream(
     ledger: JetStreamLedger, *, replicas: int = 1, max_bytes: int = -1
 ) -> stream.StreamInfo:
-    """Create the ledger's stream or check the existing one; for the bootstrap user.
+    """Create the stream, snapshots' bucket and auditors' copy; for the bootstrap user.
 
-    Also creates the bucket of snapshots and the auditors' copy. Raises LedgerDrifted,
-    NotPermitted, LedgerUnavailable, LedgerError."""
+    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError."""
     # Imported late: a snapshot needs the whole state, other clients do not.
     from apportion.runtime.jetstream.snapshots import Snapshots  # noqa: PLC0415
 

@@ -1,11 +1,9 @@
 """Consumers of the stream, created under names of their owner and checked later.
 
-The server lets an identity manage only consumers `<its name>-<number>`, so no identity can change
-or use up those of another. Processes of one identity share its numbers; a consumer that delivers to
-no one, as a killed process leaves behind, may be replaced. A reader lists in its consumer's
-metadata which formats it knows.
-Invariants: a consumer that delivers is never taken over; a setting that the server has changed
-is reported; a reader without listed formats is assumed to know only those that every build does."""
+The server lets an identity manage only consumers `<its name>-<number>`. A consumer that delivers
+to no one, as a killed process leaves behind, may be replaced. A reader lists the formats it
+knows in its consumer's metadata. Invariants: a consumer that delivers is never taken over; a
+changed setting is reported; a reader without a list knows only what every build does."""
 
 import itertools
 import secrets
@@ -42,19 +40,18 @@ class ReaderThere(msgspec.Struct, frozen=True):
         return version <= max(self.formats.get(event, 0), BORN.get(event, 0))
 
 
-class _Config(msgspec.Struct, frozen=True):
-    description: str = ""
-    metadata: dict[str, str] = {}
+class ConsumerInfo(msgspec.Struct, frozen=True):
+    """A consumer as the server describes it, with the number of pending records."""
 
-
-class _Consumer(msgspec.Struct, frozen=True):
-    config: _Config
+    config: dict[str, Any]
+    num_pending: int = 0
+    num_ack_pending: int = 0
     push_bound: bool = False
 
 
 class _Page(msgspec.Struct, frozen=True):
     total: int = 0
-    consumers: tuple[_Consumer, ...] | None = None
+    consumers: tuple[ConsumerInfo, ...] | None = None
 
 
 _decode = msgspec.json.Decoder(_Page).decode
@@ -68,36 +65,24 @@ def described(config: Mapping[str, object], name: str) -> dict[str, object]:
 
 async def list_readers(wire: Wire) -> list[ReaderThere]:
     """List our live readers in this account. Raises LedgerUnavailable, NotPermitted."""
-    found: list[_Consumer] = []
+    found: list[ConsumerInfo] = []
     for _ in range(_PAGES_MAX):
         page = _decode(await call_api(wire, f"CONSUMER.LIST.{STREAM}", {"offset": len(found)}))
         found += page.consumers or ()
         if not page.consumers or len(found) >= page.total:
             break
-    return [
-        ReaderThere(each.config.metadata.get(NAME) or "a reader of an older build",
-                    _formats(each.config.metadata.get(KNOWS, "")))
-        for each in found
-        if each.push_bound and each.config.description == OURS
-    ]  # fmt: skip
-
-
-def _formats(text: str) -> dict[str, int]:
-    formats = {}
-    for each in text.split(","):
-        name, _, version = each.partition("@")
-        if version.isascii() and version.isdecimal():
-            formats[name] = int(version)
-    return formats
-
-
-class ConsumerInfo(msgspec.Struct, frozen=True):
-    """A consumer as the server describes it, with the number of pending records."""
-
-    config: dict[str, Any]
-    num_pending: int = 0
-    num_ack_pending: int = 0
-    push_bound: bool = False
+    readers = []
+    for each in found:
+        if each.push_bound and each.config.get("description") == OURS:
+            metadata: dict[str, str] = each.config.get("metadata") or {}
+            name = metadata.get(NAME) or "a reader of an older build"
+            pairs = (known.partition("@") for known in metadata.get(KNOWS, "").split(","))
+            readers.append(ReaderThere(name, {
+                event: int(version)
+                for event, _, version in pairs
+                if version.isascii() and version.isdecimal()
+            }))  # fmt: skip
+    return readers
 
 
 _decode_info = msgspec.json.Decoder(ConsumerInfo).decode
@@ -108,8 +93,8 @@ async def create(
 ) -> dict[str, object]:
     """Create a consumer of `subjects` under a free name, `first` if that is free.
 
-    Returns its settings with its name. Raises NotPermitted, and LedgerUnavailable, also if all
-    names are in use."""
+    Returns its settings. Raises NotPermitted, and LedgerUnavailable, also if all names are in
+    use."""
     for number, name in enumerate(_names(wire.owner or _NOBODY, first)):
         try:
             made = await _create(wire, {**settings, "name": name}, subjects)
@@ -174,9 +159,7 @@ async def read_info(wire: Wire, name: str) -> ConsumerInfo:
 
 
 async def look(wire: Wire, wanted: Mapping[str, object]) -> list[LedgerDrifted]:
-    """Return an error for each of these settings that the consumer has otherwise.
-
-    A missing consumer is no error: its reader makes another. Raises LedgerUnavailable."""
+    """Return changed settings, none if the consumer is gone. Raises LedgerUnavailable."""
     name = str(wanted["name"])
     answer = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}", absent=_NOT_FOUND)
     found = _decode_info(answer).config if answer else wanted

@@ -1,11 +1,10 @@
 """Deliver every record in revision order, exactly once, through any disconnection.
 
-It uses one push consumer with flow control at a time, whose sequence and heartbeats reveal gaps.
-After a gap, silence or a reconnection a new consumer starts after the last delivered record.
-Invariants: a missing record, or a different one in the place of the last delivered, raises
-LedgerHole; only the stream's leader says what the ledger contains.
-A server that has just restarted may lack the newest records for a while. A consumer there
-delivers late, never wrongly, but its count of pending records does not prove the end."""
+The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection
+a new one starts after the last delivered record. Invariants: a missing record, or a different
+one in place of the last delivered, raises LedgerHole; only the stream's leader says what the
+ledger contains. A server that has just restarted may lack the newest records, so a consumer
+there delivers late, and its pending count proves nothing."""
 
 import asyncio
 import contextlib
@@ -53,10 +52,10 @@ class Follower:
         self._deliver = deliver
         self._subjects = list(subjects)
         self._whole = self._subjects == [ALL_SUBJECTS]
-        self._position = start - 1
+        self.position = start - 1
         self._last: Record | None = None
         self._goal: int | None = None
-        self._lag = 0
+        self.lag = 0
         self._stored = "0"
         self._consumer_sequence = 0
         self._created = ""
@@ -64,26 +63,11 @@ class Follower:
         self._live = 0
         self._consumer: dict[str, object] = {}
         self._heard = False
-        self._stalled = False
+        self.stalled = False
         self._again = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._failure: Exception | None = None
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def position(self) -> int:
-        """See ledger.Subscription."""
-        return self._position
-
-    @property
-    def lag(self) -> int:
-        """See ledger.Subscription."""
-        return self._lag
-
-    @property
-    def stalled(self) -> bool:
-        """See ledger.Subscription."""
-        return self._stalled
 
     @property
     def stored_ns(self) -> int:
@@ -168,7 +152,7 @@ class Follower:
                 "description": consumers.OURS,
                 "deliver_subject": inbox,
                 "deliver_policy": "by_start_sequence",
-                "opt_start_seq": self._position + 1,
+                "opt_start_seq": self.position + 1,
                 "ack_policy": "none",
                 "max_deliver": 1,
                 "flow_control": True,
@@ -188,7 +172,6 @@ class Follower:
             await unsubscribe()
 
     async def _watch(self) -> None:
-        """Return when the consumer must be replaced."""
         newest = 0
         while True:
             self._heard = False
@@ -199,13 +182,13 @@ class Follower:
             except TimeoutError:
                 if not self._heard:
                     return
-                if self._position < newest:
+                if self.position < newest:
                     # A record that the stream had at the last check has still not arrived.
-                    self._stalled = True
+                    self.stalled = True
                     _log.warning(
                         "a consumer beats and delivers nothing; another takes its place",
                         consumer=self._consumer.get("name"),
-                        revision=self._position,
+                        revision=self.position,
                         ledger=newest,
                     )
                     return
@@ -224,9 +207,7 @@ class Follower:
         return drifted
 
     async def _look(self) -> None:
-        """Check that the stream's leader has all that we have, and first set the goal.
-
-        Raises LedgerHole unless the stream has everything from our position on."""
+        """Check our position with the stream's leader. Raises LedgerHole."""
         last = self._last
         found = None if last is None else await stream.read_record(self._wire, last.revision)
         info = await stream.read_info(self._wire)
@@ -242,20 +223,20 @@ class Follower:
         self._note_goal()
 
     def _note_goal(self) -> None:
-        if self._goal is not None and self._position >= self._goal:
+        if self._goal is not None and self.position >= self._goal:
             self._caught_up.set()
 
     def _check_stream(self, info: stream.StreamInfo) -> None:
         if self._created and info.created != self._created:
-            raise LedgerHole(f"stream {STREAM} was made anew at {info.created}", self._position, 0)
+            raise LedgerHole(f"stream {STREAM} was made anew at {info.created}", self.position, 0)
         self._created = info.created
         state = info.state
-        if state.last_seq < self._position and info.config.get("mirror"):
+        if state.last_seq < self.position and info.config.get("mirror"):
             raise LedgerUnavailable("the copy crashed, and has yet to get what was read of it")
-        if state.last_seq < self._position:
-            raise LedgerHole("its end moved back", self._position, state.last_seq)
-        if state.last_seq > self._position and state.first_seq > self._position + 1:
-            raise LedgerTrimmed("its beginning is gone", self._position + 1, state.first_seq)
+        if state.last_seq < self.position:
+            raise LedgerHole("its end moved back", self.position, state.last_seq)
+        if state.last_seq > self.position and state.first_seq > self.position + 1:
+            raise LedgerTrimmed("its beginning is gone", self.position + 1, state.first_seq)
 
     async def _receive(self, message: Message) -> None:
         self._heard = True
@@ -275,12 +256,12 @@ class Follower:
         tokens = reply.split(".")
         first = 5 if len(tokens) == 9 else 7  # noqa: PLR2004 - tokens of the short form
         revision, number, pending = int(tokens[first]), int(tokens[first + 1]), tokens[first + 3]
-        if number != self._consumer_sequence + 1 or revision <= self._position:
+        if number != self._consumer_sequence + 1 or revision <= self.position:
             self._renew()
             return
-        if self._whole and revision != self._position + 1:
+        if self._whole and revision != self.position + 1:
             # The consumer's number is next but the revision skips: the record is gone, not late.
-            self._fail(LedgerHole("a record is missing", self._position + 1, revision))
+            self._fail(LedgerHole("a record is missing", self.position + 1, revision))
             return
         record = Record(revision, message.subject, message.data)
         self._stored = tokens[first + 2]
@@ -290,10 +271,10 @@ class Follower:
             self._fail(failure)
             return
         self._consumer_sequence = number
-        self._position = revision
-        self._stalled = False
+        self.position = revision
+        self.stalled = False
         self._last = record
-        self._lag = int(pending)
+        self.lag = int(pending)
         self._note_goal()
 
     def _renew(self) -> None:
@@ -336,7 +317,7 @@ class ConfigurationFollower(Follower):
             self._check_stream(info)
         except LedgerTrimmed:
             record = await kept_configuration(self._beginning)
-            if record is not None and record.revision > self._position:
+            if record is not None and record.revision > self.position:
                 try:
                     self._tell(record)
                 except Exception as failure:  # noqa: BLE001 - the reader's own error ends its following

@@ -1,20 +1,17 @@
 """The ledger over one connection: appends, readers and shared queues.
 
 An append is one message or one atomic batch, fenced by `Nats-Expected-Last-Subject-Sequence` and
-`Nats-Msg-Id`. Invariants: it is stored whole or not at all; a refusal names the fence; an append
-with a lost acknowledgement is unknown, never failed; a known id is a duplicate only if its record
-is the event to be written.
-The server takes each id once, from any sender on any subject, so an id that others can guess could
-be used up in advance. With a key, shared by all writers, the server sees HMAC-SHA256 of the id.
+`Nats-Msg-Id`. Invariants: it is stored whole or not at all; an append with a lost acknowledgement
+is unknown, never failed; a known id is a duplicate only if its record is the event to be written.
+The server takes an id once, so a guessed id could be used up in advance: with a key, shared by all
+writers, it sees HMAC-SHA256 of the id.
 
 Observed of nats-server 2.15.1:
 - In a batch the id is checked before the fence (10201 before 10071). For a single message the fence
-  comes first, so a repeated message is refused as stale although it is stored; we check the record
-  after its fence.
+  comes first, so a repeated one is refused as stale; we check the record after its fence.
 - A refusal names neither subject nor id; 10071 names the newest revision, whose subject we read.
-- An incomplete batch (a lost message, too many open batches) is answered 10176 at its commit,
-  and nothing is stored. The reason is in the reply to its first message, so we retry with a
-  reply there."""
+- An incomplete batch is answered 10176 at its commit, and nothing is stored. The reason is in
+  the reply to its first message, so we retry with a reply there."""
 
 import base64
 import hmac
@@ -240,15 +237,11 @@ class Appender:
         return headers
 
 
-def unwatched(_outcome: str, _drafts: int, _seconds: float) -> None:
-    """Ignore the outcome of appends."""
-
-
 class JetStreamLedger:
     """See ledger.Ledger; as a context manager it closes at the end."""
 
     def __init__(self, wire: Wire, appender: Appender, *, watch: AppendWatch) -> None:
-        self._wire = wire
+        self.wire = wire
         self._watch = watch
         self._clock = SystemClock()
         self._appender = appender
@@ -263,14 +256,9 @@ class JetStreamLedger:
         await self.close()
 
     @property
-    def wire(self) -> Wire:
-        """The connection, for managing the stream."""
-        return self._wire
-
-    @property
     def connected(self) -> bool:
         """True if the server can be reached now."""
-        return self._wire.connected
+        return self.wire.connected
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """See ledger.Ledger."""
@@ -299,7 +287,7 @@ class JetStreamLedger:
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
         """See ledger.Ledger. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
-        follower = following.Follower(self._wire, deliver, start=max(start, 1), subjects=subjects)
+        follower = following.Follower(self.wire, deliver, start=max(start, 1), subjects=subjects)
         await follower.begin()
         self._followers = [old for old in self._followers if old.running]
         self._followers.append(follower)
@@ -307,11 +295,11 @@ class JetStreamLedger:
 
     async def last_revision(self) -> int:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        return (await stream.read_info(self._wire)).state.last_seq
+        return (await stream.read_info(self.wire)).state.last_seq
 
     async def first_revision(self) -> int:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        return max((await stream.read_info(self._wire)).state.first_seq, 1)
+        return max((await stream.read_info(self.wire)).state.first_seq, 1)
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
         """See ledger.Ledger. Raises LedgerUnavailable."""
@@ -319,25 +307,25 @@ class JetStreamLedger:
 
     async def last_on_subject(self, subject: str) -> int:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        return await stream.newest_on(self._wire, subject)
+        return await stream.newest_on(self.wire, subject)
 
     async def record_at(self, revision: int) -> Record | None:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        return await stream.read_record(self._wire, revision)
+        return await stream.read_record(self.wire, revision)
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:
         """See ledger.Ledger. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
         queue = await work_queue.open_queue(
-            self._wire, durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
+            self.wire, durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
         )
         self._queues.append(queue)
         return queue
 
     async def look(self) -> stream.Look:
         """Check the stream and our consumers. Raises LedgerUnavailable."""
-        info = await stream.read_info(self._wire)
+        info = await stream.read_info(self.wire)
         drifted = stream.stream_drift(info)
         for follower in self._followers:
             drifted += await follower.drift()
@@ -352,12 +340,12 @@ class JetStreamLedger:
 
     async def publish(self, subject: str, payload: bytes) -> None:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        await self._wire.publish(subject, payload, headers={})
+        await self.wire.publish(subject, payload, headers={})
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
         """See ledger.Ledger."""
         try:
-            reply = await self._wire.request(subject, payload, timeout_s=timeout_s, headers={})
+            reply = await self.wire.request(subject, payload, timeout_s=timeout_s, headers={})
         except LostReply as lost:
             raise LedgerUnavailable(f"no reply to {subject}: {lost}") from lost
         return reply.data
@@ -369,12 +357,12 @@ class JetStreamLedger:
             try:
                 answer = await handler(message.subject, message.data)
                 if answer is not None and message.reply:
-                    await self._wire.publish(message.reply, answer, headers={})
+                    await self.wire.publish(message.reply, answer, headers={})
             except Exception:  # noqa: BLE001
                 # One bad message must not stop the following ones.
                 _log.exception("could not answer a message", subject=message.subject)
 
-        await self._wire.subscribe(subject, receive, waits=True)
+        await self.wire.subscribe(subject, receive, waits=True)
 
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
@@ -382,15 +370,15 @@ class JetStreamLedger:
         """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
 
         async def receive(message: Message) -> None:
-            take(_Request(self._wire, message))
+            take(_Request(self.wire, message))
 
-        return await self._wire.subscribe(subject, receive, group=group)
+        return await self.wire.subscribe(subject, receive, group=group)
 
     async def close(self) -> None:
         """See ledger.Ledger."""
         for follower in self._followers:
             await follower.stop()
-        await self._wire.close()
+        await self.wire.close()
 
 
 class _Request:

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from ssl import SSLContext
 from typing import Any
 
+from msgspec import Struct
+
 from apportion.runtime.jetstream.wire import Receiver
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.reach import CannotShow, KeyPair
@@ -45,18 +47,13 @@ class Unencrypted(ConnectionError):
     """The server has no TLS although it is required; nothing was sent to it."""
 
 
-class _Arrived:
+class _Arrived(Struct):
     """A message; see wire.Message. A record of the stream comes without headers."""
 
-    __slots__ = ("data", "headers", "reply", "subject")
-
-    def __init__(
-        self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None
-    ) -> None:
-        self.subject = subject
-        self.reply = reply
-        self.data = data
-        self.headers = headers
+    subject: str
+    reply: str
+    data: bytes
+    headers: dict[str, str] | None
 
 
 class Messages(Parser):
@@ -104,11 +101,9 @@ class Messages(Parser):
 class LeavingClient(Client):
     """The client, but faster, and without waiting for a server that it has given up.
 
-    Before it reconnects, the library waits until its pending data is sent, which a frozen server
-    never accepts. And it queues each message for a task with parsed headers, two thirds of a
-    message's cost.
-    If TLS is required, nothing is sent to or accepted from a server before its certificate is
-    verified; the library would continue without TLS and reveal our identity."""
+    The library waits until its data is sent, which a frozen server never accepts, and queues
+    each message for a task. If TLS is required, nothing is sent to a server before its
+    certificate is verified; the library would continue without TLS and reveal our identity."""
 
     _tls: ClientTls | None = None
     _encrypted = False

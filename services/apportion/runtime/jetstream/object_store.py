@@ -110,9 +110,7 @@ class Bucket:
     async def put(
         self, name: str, nuid: str, parts: Sequence[bytes], metadata: Mapping[str, str]
     ) -> None:
-        """Store the bytes under the name; `nuid` identifies the chunks.
-
-        Raises LedgerFull, LedgerUnavailable, NotPermitted; the bucket then looks as before."""
+        """Store bytes; `nuid` names the chunks. Raises LedgerFull, LedgerUnavailable."""
         digest, size, chunks = sha256(), 0, 0
         for chunk in _chunks(parts):
             digest.update(chunk)
@@ -156,16 +154,13 @@ class Bucket:
         return data
 
     async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """Replace a single message without an entry; `get_alone` reads it.
-
-        Raises LedgerFull, LedgerUnavailable, NotPermitted; the previous message then remains."""
+        """Replace a message without an entry. Raises LedgerFull, LedgerUnavailable."""
         await self._publish(self._alone(name), payload, {**headers, "Nats-Rollup": "sub"})
 
     async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:
         """Return a message of `put_alone` and its headers; None if there is none.
 
-        Unlike entries, it can be permitted to a user who may read nothing else. Raises
-        LedgerUnavailable, NotPermitted."""
+        Unlike entries, it can be permitted alone. Raises LedgerUnavailable, NotPermitted."""
         found = await self._direct(f".{self._alone(name)}", b"")
         return None if found is None else (found.data, found.headers or {})
 
@@ -233,7 +228,6 @@ class Bucket:
 
 
 def _chunks(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """Join and cut the parts into chunks that fit into one message."""
     held = bytearray()
     for part in parts:
         held += part

@@ -1,9 +1,8 @@
 """Usage reports, from the request to the answer, for gateway and command line.
 
-The ledger is read in chunks from the snapshot before the period, and folded off the event loop,
-so a gateway keeps serving; one state, one account and one chunk are in memory. Invariants: a
-request is checked before the ledger is read; a report is refused if the ledger no longer has all
-of its period."""
+The ledger is read in chunks from the snapshot before the period, and folded off the event loop.
+Invariants: a request is checked before the ledger is read; a report is refused if the ledger no
+longer has all of its period."""
 
 from __future__ import annotations
 
@@ -82,10 +81,9 @@ async def answered(asked: Asked, reading: Reading) -> ReportAnswer | IdleAnswer:
 
 
 def as_csv(answer: ReportAnswer | IdleAnswer) -> str:
-    """Format the rows, or the steps if there are any, or the idle shares, as CSV.
+    """Format the rows, or the steps, or the idle shares, as CSV.
 
-    Each column adds up to the total. There is no total row; a row without key has the
-    unallocated capacity, unless rows are per node."""
+    Each column adds up to the total: a row without key has the unallocated capacity."""
     if isinstance(answer, IdleAnswer):
         return _csv(IdleShare, answer.shares)
     rows, total = list(answer.steps or answer.rows), answer.total
@@ -129,12 +127,7 @@ def csv_of(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
     writer.writeheader()
     for row in rows:
         # Floats have no exponent, because spreadsheets disagree about 1e-06.
-        writer.writerow(
-            {
-                name: f"{value:.6f}" if isinstance(value, float) else value
-                for name, value in row.items()
-            }
-        )
+        writer.writerow({k: f"{v:.6f}" if isinstance(v, float) else v for k, v in row.items()})
     return out.getvalue()
 
 
@@ -149,8 +142,6 @@ class TooEarly(ValueError):
 
 
 class _Books(StateFold):
-    """The fold of one state and the account of its changes."""
-
     def __init__(self, state: State, by: By, period: Period) -> None:
         super().__init__(state, quiet=True)
         self.by, self.period = by, period
@@ -187,8 +178,7 @@ async def read_account(
 ) -> Reading:
     """Read all that a report needs from archives, oldest first, then from the ledger.
 
-    Raises TooEarly; TooMuch for too many rows; ArchiveError, OSError for an unreadable archive;
-    UnknownEvent if a newer build wrote it; LedgerError."""
+    Raises TooEarly, TooMuch, ArchiveError, OSError, LedgerError; UnknownEvent of a newer build."""
     info = await stream.read_info(ledger.wire)
     first, last = info.state.first_seq, info.state.last_seq
     if archives:
@@ -281,7 +271,7 @@ class PeriodError(ValueError):
 
 
 async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetime) -> Period:
-    """Parse the period; default is a day to now. Raises PeriodError, LedgerUnavailable."""
+    """Parse the period, by default a day to now. Raises PeriodError, LedgerUnavailable."""
     last = await _micros(wire, "to", end, now) if end else micros_since(now)
     first = (
         await _micros(wire, "from", start, now)

@@ -2,9 +2,8 @@
 
 A revision may go if it is in a valid archive of this ledger, before every kept snapshot and
 every placement that is not bound yet (the binders' queue still delivers it), and if the server
-has forgotten its id. Before that, bootstrap stores the state and the configuration with which
-the rest begins, where no service can write. Invariant: whatever is dropped is in the archive,
-and every service can start with the rest."""
+has forgotten its id. Invariant: whatever is dropped is archived, and every service can start
+with the rest, for which bootstrap stores the state and the configuration."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -36,10 +35,9 @@ class Droppable(NamedTuple):
 async def droppable(
     ledger: JetStreamLedger, archive: Path, *, at_most: int, older_than_s: float
 ) -> Droppable:
-    """Return how much of the ledger's beginning may go with this archive.
+    """Return how much of the beginning may go, within the operator's limits.
 
-    `at_most` and `older_than_s` are the operator's limits. Any role that may read can call it.
-    Raises CannotDrop, ArchiveError, OSError, LedgerError."""
+    Any role that may read can ask. Raises CannotDrop, ArchiveError, OSError, LedgerError."""
     info = await stream.check(ledger.wire)
     opening = await asyncio.to_thread(read_opening, archive)
     if opening.created != info.created:

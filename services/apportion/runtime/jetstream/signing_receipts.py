@@ -41,9 +41,8 @@ async def sign(
 ) -> list[Found]:
     """Return receipts for all records since the newest receipt; none without records.
 
-    The newest one was signed with this key or a `known` earlier one. `tell` is called at
-    intervals with the revision reached. Raises CannotSign, ReceiptInvalid, UnknownEvent,
-    LedgerError, OSError."""
+    The newest one was signed with this key or a `known` one. `tell` is called with revisions.
+    Raises CannotSign, ReceiptInvalid, UnknownEvent, LedgerError, OSError."""
     info = await stream.check(ledger.wire)
     newest = receipts.newest()
     before = newest.checkpoint if newest else None
@@ -107,7 +106,6 @@ class _Signing:
 
 
 async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint) -> None:
-    """Raise CannotSign unless this is the ledger of the previous receipt."""
     if info.created != before.created:
         raise CannotSign(
             f"the newest receipt is of the ledger made at {before.created}, and this one was made "

@@ -1,11 +1,10 @@
 """Snapshots in the object store, so that a restart folds only the ledger's tail.
 
 Schedulers write them. A reader trusts one only after an intake has folded the ledger to the same
-state and attested its digest. A trimmed ledger has one more, which only bootstrap can write. A
-snapshot that is corrupt, of another format or ledger, ahead of the ledger, or contains an event
-that was set aside since, is skipped with a message for an older one or the first revision. It names
-the SHA-256 of the record at its revision, which shows its ledger.
-Invariant: a restored state is what the ledger folds to, by the rules in force now."""
+state and attested its digest. A trimmed ledger has one more, which only bootstrap can write. An
+unusable snapshot (corrupt, of another format or ledger, or with an event that was set aside
+since) is skipped for an older one or the first revision. Invariant: a restored state is what the
+ledger folds to, by the rules in force now."""
 
 from __future__ import annotations
 
@@ -120,9 +119,7 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """Return the beginning after a drop up to `last`; None if it is already stored.
-
-        Raises BadObject, LedgerUnavailable, NotPermitted."""
+        """Return the beginning after a drop to `last`, unless stored. Raises BadObject."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:
@@ -136,9 +133,7 @@ class Snapshots:
         raise BadObject(f"no snapshot behind {last} can be used any more")
 
     async def begin_with(self, beginning: Beginning) -> None:
-        """Replace the stored beginning; for the bootstrap user.
-
-        Raises LedgerFull, LedgerUnavailable, NotPermitted; the previous one then remains."""
+        """Replace the stored beginning. Raises LedgerFull, LedgerUnavailable."""
         entry, before = beginning.stored.entry, await _entries(self._beginning)
         if beginning.configuration is not None:
             await keep_configuration(self._beginning, beginning.configuration)
@@ -200,9 +195,7 @@ class Snapshots:
             raise BadObject(f"the ledger has another record at {stored.revision}: it was made anew")
 
     async def save(self, taken: Taken) -> None:
-        """Store a snapshot of this ledger and delete old ones.
-
-        Raises LedgerFull, LedgerUnavailable, NotPermitted; earlier snapshots then remain."""
+        """Store a snapshot, delete old ones. Raises LedgerFull, LedgerUnavailable."""
         record = await stream.read_record(self._wire, taken.revision)
         if record is None:
             raise LedgerUnavailable(f"the ledger has no record at {taken.revision} any more")
@@ -226,7 +219,6 @@ class Snapshots:
 
 
 async def _entries(bucket: Bucket) -> list[Stored]:
-    """Return a bucket's snapshots, newest first; empty also without a bucket."""
     if not await bucket.exists():
         return []
     found = []

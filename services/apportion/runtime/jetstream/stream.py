@@ -122,15 +122,12 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Result of a check: settings that differ, as text, and lost records.
+    """Result of a check of the ledger's settings."""
 
-    `free` is the part of `max_bytes` that is left: 0 if one more batch may not fit, 1 without a
-    limit. `room_bytes` is `max_bytes`, or 0."""
-
-    drifted: tuple[str, ...] = ()
-    lost: int = 0
-    free: float = 1.0
-    room_bytes: int = 0
+    drifted: tuple[str, ...] = ()  # settings that differ
+    lost: int = 0  # records
+    free: float = 1.0  # of `max_bytes`: 0 if one more batch may not fit, 1 without a limit
+    room_bytes: int = 0  # `max_bytes`, or 0
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -244,11 +241,9 @@ def stream_drift(info: StreamInfo) -> list[LedgerDrifted]:
 
 
 async def check(wire: Wire) -> StreamInfo:
-    """Return the stream's info. Raises LedgerDrifted for a wrong setting.
-
-    The auditors' copy is not checked: it only mirrors the stream."""
+    """Return the stream's info. Raises LedgerDrifted for a wrong setting."""
     info = await read_info(wire)
-    if info.config.get("mirror") == COPY["mirror"]:
+    if info.config.get("mirror") == COPY["mirror"]:  # the auditors' copy only mirrors the stream
         return info
     for error in stream_drift(info):
         raise error
@@ -267,10 +262,7 @@ class SizeRefused(LedgerError):
 
 
 async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
-    """Create the stream or check the existing one.
-
-    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, and LedgerError if the server refuses,
-    as with too few servers for `replicas`."""
+    """Create the stream or check the existing one. Raises LedgerError."""
     if await find(wire) is None:
         # A server refuses settings that it does not know, even if they are off.
         wanted = {name: value for name, value in WANTED.items() if value}

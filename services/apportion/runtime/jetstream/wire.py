@@ -78,9 +78,8 @@ class Wire(Protocol):
     ) -> Unsubscribe:
         """Await `receive` for each message on `subject`, one after the other.
 
-        Other messages wait in the meantime, so a `receive` that awaits others must pass `waits`;
-        messages are then queued. Each message goes to one subscriber of `group`. Raises
-        NotPermitted."""
+        A `receive` that awaits others must pass `waits`, which queues messages. Each message
+        goes to one subscriber of `group`. Raises NotPermitted."""
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` after each reconnection until the returned function is called."""
@@ -107,9 +106,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class ApiRefused(LedgerUnavailable):
-    """The server answered an API request with an error.
-
-    If a retry does not help, the caller raises a LedgerError instead."""
+    """The server answered an API request with an error."""
 
     def __init__(self, what: str, error: ApiError) -> None:
         super().__init__(f"the server refused {what}: {error.description} ({error.err_code})")
@@ -129,8 +126,8 @@ async def call_api(
 ) -> bytes:
     """Return the reply to an API request; empty for an error code in `absent`.
 
-    Raises ApiRefused, NotPermitted, and LedgerUnavailable, also without a reply, because callers
-    only read or send requests that may be repeated."""
+    Raises ApiRefused, NotPermitted, and LedgerUnavailable without a reply, as requests are
+    repeatable."""
     payload = b"" if body is None else msgspec.json.encode(body)
     await wire.wait_connected(API_TIMEOUT_S)
     try:

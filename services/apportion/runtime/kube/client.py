@@ -1,9 +1,8 @@
 """The Kubernetes API over HTTP: configuration, credentials, transport.
 
-Only this module uses the client library, and none of its models, because decoding all their
-fields costs more than the request itself. Invariants: a request ends in time, with an answer or
-`KubeUnavailable`; answers are bounded in size; a renewed token is read again, and is never in a
-message."""
+Only this module uses the client library, and none of its models, which are slow to decode.
+Invariants: a request ends in time, with an answer or `KubeUnavailable`; answers are bounded in
+size; a renewed token is read again, and is never in a message."""
 
 import asyncio
 import logging
@@ -97,8 +96,6 @@ class Renewal(Protocol):
 
 
 class _Connection:
-    """One configuration: its address, credentials and connections."""
-
     def __init__(self, configuration: Any) -> None:
         self.url = str(configuration.host)
         self._configuration = configuration
@@ -214,8 +211,8 @@ class KubeApi:
     ) -> AsyncIterator[bytes]:
         """Yield the lines of a streamed answer until it ends, first an empty one.
 
-        Raises KubeUnavailable if the connection broke or was silent for `idle_s`, and
-        KubeRefused."""
+        Raises KubeRefused, or KubeUnavailable if the connection broke or was silent for
+        `idle_s`."""
         use = await self._newest()
         try:
             async with use.session.request(
@@ -373,9 +370,7 @@ VERSION = "/version"  # readable by every authenticated user (ClusterRole `syste
 
 
 class Reach:
-    """Check regularly that the API server answers; `problem` says why not, or is "".
-
-    For services that write only: unlike a watch, they would notice an outage too late."""
+    """Check regularly that the API server answers, for services that only write."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api

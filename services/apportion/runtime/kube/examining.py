@@ -52,10 +52,9 @@ async def require_dra(api: KubeApi, clock: Clock) -> None:
 
 
 async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, str]) -> None:
-    """Create a slice in a dry run and check which fields are kept.
+    """Create a slice in a dry run. Raises ConfigError if the server drops a field.
 
-    `gates` maps the path of a field to the feature gate without which the server drops it.
-    Raises ConfigError with the gates that are off; KubeUnavailable, KubeRefused."""
+    `gates` maps the path of a field to its feature gate. Raises KubeUnavailable, KubeRefused."""
     try:
         made = msgspec.json.decode(
             await api.change("POST", SLICES, sample, query={"dryRun": "All"})

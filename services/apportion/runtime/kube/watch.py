@@ -1,11 +1,10 @@
 """List, then watch: keep a copy of one kind of Kubernetes object in sync.
 
-After a dropped connection the watch resumes at its version. It lists again if the server has
-forgotten that version (410), sends not even bookmarks, or was away: it may then have older data, in
-which a watch from a newer version waits silently.
-Invariants: an `Audience` hears of every object that exists and of every deletion, in the
-server's order; retries never end, with back-off; `Discovery` keeps what it knew until the server
-answers otherwise, and until its first answer every kind counts as served."""
+A broken watch resumes at its version. It lists again if the server has forgotten that version
+(410), sends not even bookmarks, or was away: its data may then be older, and a watch from a
+newer version waits silently. Invariants: an `Audience` hears of every object and every deletion,
+in the server's order; retries never end, with back-off; until the first answer of `Discovery`
+every kind counts as served."""
 
 import asyncio
 import logging
@@ -75,9 +74,7 @@ class Discovery:
         self.changed: Callable[[], None] = lambda: None
 
     def has(self, path: str) -> bool:
-        """Return True if the collection, such as `/apis/apps/v1/deployments`, is served.
-
-        Also True if unknown: before the first answer, and for other API groups."""
+        """Return True if the collection at `path` is served, or if that is unknown."""
         other = path.split("/")[2] not in self._groups
         return other or self._paths is None or path in self._paths
 
@@ -149,8 +146,8 @@ class _Object(Struct, frozen=True):
 def skipping(decode: Callable[[Data], T]) -> Callable[[Data], T]:
     """Make `decode` work on objects with deeply nested fields that it skips.
 
-    msgspec skips a field by recursion, so otherwise one object would hide all others of its
-    kind. The result raises only msgspec.DecodeError."""
+    msgspec skips by recursion, so one object would hide all others. Raises only
+    msgspec.DecodeError."""
     shallow = from_outside(decode)
 
     def decoded(data: Data) -> T:
@@ -247,8 +244,7 @@ class Kind(Generic[T]):
         self._changed(key, self._entries.pop(key, None), None, version)
 
 
-class _Expired(Exception):
-    """The server no longer has the changes since our version."""
+class _Expired(Exception): ...
 
 
 class _WentBack(Exception):
@@ -264,10 +260,9 @@ async def newest_version(api: KubeApi, path: str) -> int:
 async def pages(
     api: KubeApi, path: str, selector: str = ""
 ) -> AsyncIterator[tuple[list[Raw], str]]:
-    """Yield all objects of a kind, page by page, with the version of each page.
+    """Yield the objects of a kind by page, each with its version.
 
-    `selector` is a field selector. Raises KubeUnavailable, KubeRefused if the list is
-    incomplete."""
+    Raises KubeUnavailable, KubeRefused if the list is incomplete."""
     query = {"limit": str(PAGE)} | ({"fieldSelector": selector} if selector else {})
     while True:
         page = _decode_list(await api.get(path, query))
@@ -278,11 +273,7 @@ async def pages(
 
 
 class Watch:
-    """Watch one kind for one audience; `problem` says why it is out of sync, or is "".
-
-    `discovery` is set for a kind that a cluster may lack. `selector` is a field selector.
-    `returned` is called after the first list from a server that was away or went back, with the
-    monotonic time since when watches are in doubt."""
+    """Watch one kind for one audience; `problem` says why it is out of sync, or is ""."""
 
     def __init__(
         self,
@@ -291,8 +282,10 @@ class Watch:
         audience: Audience,
         *,
         clock: Clock,
-        discovery: Discovery | None = None,
-        selector: str = "",
+        discovery: Discovery | None = None,  # for a kind that a cluster may lack
+        selector: str = "",  # field selector
+        # Called after the first list from a server that was away or went back, with the monotonic
+        # time since when watches are in doubt.
         returned: Callable[[float], None] = lambda _since_s: None,
     ) -> None:
         self._selector = selector

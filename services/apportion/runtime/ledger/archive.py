@@ -53,8 +53,8 @@ class _Closing(msgspec.Struct, frozen=True):
     hash: str
 
 
-# Decoders refuse hostile lines, such as one with millions of nested brackets.
 _encode = msgspec.json.Encoder().encode
+# A hostile line may have millions of nested brackets, which `from_outside` handles.
 _decode_line = from_outside(msgspec.json.Decoder(_Line).decode)
 _decode_opening = from_outside(msgspec.json.Decoder(Opening).decode)
 _decode_closing = from_outside(msgspec.json.Decoder(_Closing).decode)
@@ -75,7 +75,7 @@ class ArchiveWriter:
         self._path = path
         self._draft = path.with_name(path.name + ".partial")
         self._opening = Opening(FORMAT, stream, created)
-        self._file: IO[bytes] | None = None
+        self._file: IO[bytes]
         self._hash = ""
         self.revisions = 0
 
@@ -96,11 +96,11 @@ class ArchiveWriter:
             )
         except UnicodeDecodeError:
             line = _Line(record.revision, record.subject, self._hash, base64=record.payload)
-        self._open().write(_encode(line) + b"\n")
+        self._file.write(_encode(line) + b"\n")
         self.revisions += 1
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        file = self._open()
+        file = self._file
         try:
             if kind is None:
                 file.write(_encode(_Closing(self.revisions, self._hash)) + b"\n")
@@ -112,11 +112,6 @@ class ArchiveWriter:
             with contextlib.suppress(OSError):
                 file.close()  # flushes its buffer, which fails again on a full disk
             self._draft.unlink(missing_ok=True)
-
-    def _open(self) -> IO[bytes]:
-        if self._file is None:
-            raise RuntimeError("the archive is written inside of its `with`")
-        return self._file
 
 
 def read_opening(path: Path) -> Opening:
@@ -142,7 +137,6 @@ class ArchiveReader:
         self.place = place
 
     def __iter__(self) -> Iterator[Record]:
-        """Raises ArchiveError with the wrong line, or OSError."""
         path = self._path
         with path.open("rb") as file:
             offset, number, before, revisions = self.place or _beginning(file, path)
@@ -181,9 +175,7 @@ def read_archive(path: Path) -> Iterator[Record]:
 
 
 def read_said(paths: Iterable[Path]) -> list[Said]:
-    """Return all operators' instructions on how to read the ledger, from archives.
-
-    Stops at an unreadable record; the reader of the records reports that error."""
+    """Return the operators' instructions in archives, up to an unreadable record."""
     said = []
     with contextlib.suppress(ArchiveError, OSError):
         for path in paths:

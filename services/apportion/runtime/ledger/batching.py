@@ -1,10 +1,9 @@
 """Group commit: appends of many writers are checked and stored in atomic batches.
 
 While one batch is being fsynced, new drafts gather for the next; there is no timer. A few drafts
-are appended one by one: for each batch the server writes files, which takes several milliseconds on
-a disk, and less than half of one for a single append.
-Invariants: each draft has its own result, so one refused draft fails no other; drafts of a group
-are stored all or none; the queue is bounded, so a slow ledger slows its writers down."""
+are appended one by one, because a batch costs the server several milliseconds on a disk, a
+single append less than half of one. Invariants: one refused draft fails no other; a group is
+stored all or none; the queue is bounded, so a slow ledger slows its writers down."""
 
 import asyncio
 import re
@@ -98,10 +97,9 @@ _decode_named = msgspec.json.Decoder(_Named).decode
 
 
 def is_same(draft: Draft, subject: str, payload: bytes) -> bool:
-    """Return True if a record is the event of `draft`, from any writer on any name.
+    """Return True if a record is the event of `draft`, perhaps of another writer.
 
-    Two schedulers may place one pod on different nodes, and two watchers report one pod at
-    different times. It is then the same event on the same kind of subject."""
+    For example, two schedulers may place one pod on different nodes."""
     if _channel(draft.subject) != _channel(subject):
         return False
     try:
@@ -115,18 +113,13 @@ def _channel(subject: str) -> list[str]:
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """The result of a successful append.
+    """The result of a successful append."""
 
-    `already_there`: the ledger had the id before this attempt, from us or from another writer;
-    the record at `revision` tells which. For a group, `revision` is then unknown."""
-
-    revision: int | None
-    already_there: bool = False
+    revision: int | None  # None for a group that was already there
+    already_there: bool = False  # stored before this attempt, by us or by another writer
 
 
 class _Unit:
-    """Drafts that are stored together, and the future of their caller."""
-
     __slots__ = ("bytes", "drafts", "fenced", "result", "subjects")
 
     def __init__(self, drafts: tuple[Draft, ...]) -> None:
@@ -148,8 +141,7 @@ class _Unit:
 class GroupCommit:
     """Gather concurrent appends into atomic batches; use it as `async with`.
 
-    Drafts of different callers may share a batch, in the order of their calls. A draft that
-    depends on another belongs in the same group."""
+    A draft that depends on another belongs in the same group."""
 
     def __init__(
         self,
@@ -190,11 +182,9 @@ class GroupCommit:
         return (await self.append_group((draft,)))[0]
 
     async def append_group(self, drafts: Sequence[Draft]) -> list[Appended]:
-        """Append `drafts` all or none and return the result of each.
+        """Append `drafts` all or none; an event that is already stored is a success.
 
-        An event that is already in the ledger is a success. Raises InvalidDraft,
-        PayloadTooLarge, FenceRefused, DuplicateRefused (another event has the id),
-        OutcomeUnknown, LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
+        Raises as `Ledger.append`; DuplicateRefused if another event has the id."""
         if not drafts:
             return []
         unit = _Unit(tuple(drafts))
@@ -231,7 +221,6 @@ class GroupCommit:
                 unit.settle(failure)
 
     def _gather(self, first: _Unit) -> list[_Unit]:
-        """Take `first` and the queued units that fit into its batch."""
         units = [first]
         subjects = set(first.subjects)
         drafts, size = len(first.drafts), first.bytes
@@ -275,7 +264,6 @@ class GroupCommit:
                     unit.settle([Appended(next(places)) for _ in unit.drafts])
 
     async def _append(self, batch: Sequence[_Unit]) -> list[int]:
-        """Append, and retry with the same ids while the outcome is unknown."""
         drafts = [draft for unit in batch for draft in unit.drafts]
         unknown: OutcomeUnknown | None = None
         for attempt in range(UNKNOWN_RETRIES):
@@ -290,12 +278,9 @@ class GroupCommit:
         raise unknown or _closing()
 
     async def _verdict(self, unit: _Unit, refused: LedgerError) -> list[Appended] | Exception:
-        """Accept a duplicate only if the whole unit is stored and the event is the same.
-
-        For a group the server does not say which id it knew, so another writer's event with one
-        of the ids would otherwise pass for all."""
         if not isinstance(refused, DuplicateRefused):
             return refused
+        # Another writer's event with one of a group's ids must not pass for the group.
         try:
             there = refused.same or (len(unit.drafts) > 1 and await self._ledger.holds(unit.drafts))
         except LedgerError as failure:

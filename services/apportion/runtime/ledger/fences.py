@@ -1,9 +1,9 @@
 """What to expect of a subject whose newest record the server no longer has.
 
-After a trim or a loss of records the server treats such a subject as empty.
-Invariant: a writer expects an empty subject only after it has folded all that was trimmed or the
-missing record, and a record that the server named only after folding it. So a fence never passes
-an event that its writer has not seen."""
+After a trim or a loss of records the server treats such a subject as empty. Invariant: a writer
+expects that only after folding all that was trimmed or the missing record, and a record that the
+server named only after folding it. So a fence never passes an event that its writer has not
+seen."""
 
 import asyncio
 from typing import Final
@@ -24,11 +24,8 @@ class Fences:
         self._asking = asyncio.Lock()
 
     def expected(self, newest: int, *, folded: int, subject: str = "") -> int:
-        """Return what to expect of a subject, of which `newest` was folded.
-
-        `newest` is 0 if the state has forgotten the subject's records; then it is the record
-        that the server named, once that is folded."""
-        if not newest and subject in self._found:
+        """Return what to expect of a subject, of which `newest` was folded; 0 if unknown."""
+        if not newest and subject in self._found:  # the state has forgotten its records
             found = self._found[subject]
             return found if found <= folded else 0
         if newest in self._missing or newest < self._begins <= folded + 1:

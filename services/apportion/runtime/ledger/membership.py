@@ -33,13 +33,11 @@ MembersChanged = Callable[[tuple[str, ...]], None]
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A heartbeat; `here` is True if the member takes its part of the work.
-
-    `frozen` is a key of `FREEZES` if it cannot work at present, or empty."""
+    """A heartbeat of a member."""
 
     member: Annotated[str, msgspec.Meta(min_length=1, max_length=MEMBER_CHARS_MAX)]
-    here: bool
-    frozen: str = ""
+    here: bool  # it takes its part of the work
+    frozen: str = ""  # a key of `FREEZES` while it cannot work
 
 
 _encode = msgspec.json.Encoder().encode
@@ -55,32 +53,24 @@ async def beat(ledger: Ledger, service: str, *, clock: Clock) -> None:
         await clock.pause(BEAT_S)
 
 
-class _Heard:
-    """Another member: its last `here`, and the rounds since its last beat."""
-
-    __slots__ = ("here", "silent")
-
-    def __init__(self, *, here: bool) -> None:
-        self.here = here
-        self.silent = 0
+class _Heard(msgspec.Struct):
+    here: bool
+    silent: int = 0  # rounds since its last beat
 
 
 class Membership:
-    """One member's list of the members of its service, including itself.
-
-    `member` must be unique to this run of the process. `on_change` gets the sorted list when
-    this member joins and after each change. `frozen` fills that field of each beat."""
+    """One member's list of the members of its service, including itself."""
 
     def __init__(
         self,
         ledger: Ledger,
         service: str,
-        member: str,
+        member: str,  # unique to this run of the process
         *,
         clock: Clock,
         metrics: Metrics,
-        on_change: MembersChanged,
-        frozen: Callable[[], str] = str,
+        on_change: MembersChanged,  # gets the sorted list on joining and after each change
+        frozen: Callable[[], str] = str,  # fills that field of each beat
     ) -> None:
         self._ledger = ledger
         self._subjects = f"apportion.beat.{service}."
@@ -130,7 +120,6 @@ class Membership:
             await self._ledger.publish(self._subjects + token(self.member), _encode(beat))
 
     async def _note_beat(self, subject: str, payload: bytes) -> None:
-        """Record a beat; answer a new member with our own."""
         try:
             beat = _decode(payload)
         except msgspec.DecodeError as error:
@@ -150,8 +139,7 @@ class Membership:
         self._tell()
 
     def _ignore(self, what: str) -> None:
-        """Log only the first: they may come every half second."""
-        if not self._ignoring:
+        if not self._ignoring:  # log only the first: beats come every half second
             _log.warning("ignored", what=what)
         self._ignoring = True
 
@@ -179,8 +167,6 @@ SILENT_S: Final = BEAT_S * SILENT_ROUNDS
 
 
 class _Attendant(msgspec.Struct):
-    """When a member was first and last heard, and its last beat."""
-
     first_s: float
     last_s: float
     here: bool
@@ -188,10 +174,7 @@ class _Attendant(msgspec.Struct):
 
 
 class Attendance:
-    """A listener to the beats of `service`, of which it is not a member.
-
-    Invariant: it forgets a member after `SILENT_S`, and sooner once a new process of the same
-    name is heard, so a process that was killed and restarted is counted once."""
+    """A listener to the beats of `service`, of which it is not a member."""
 
     def __init__(self, service: str, clock: Clock) -> None:
         self._subject = f"apportion.beat.{service}.>"
@@ -224,6 +207,7 @@ class Attendance:
         for member, said in here.items():
             name = _name(member)
             came_s[name] = max(said.first_s, came_s.get(name, said.first_s))
+        # An earlier process of the same name counts only if it is heard after the later one.
         return tuple(sorted(each for each in here if here[each].last_s >= came_s[_name(each)]))
 
     async def _note(self, subject: str, payload: bytes) -> None:
@@ -250,13 +234,12 @@ AGENT_BEAT_S: Final = 6.0
 
 
 class AgentBeat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Heartbeat of the agent of one node; `leaves` is True if it is about to stop.
+    """Heartbeat of the agent of one node, on a subject where only it can send.
 
-    No stream stores it. The server lets only a node's agent send on the node's subject.
     Invariant: only an agent that folds the ledger sends beats."""
 
     nodes: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=1)]
-    leaves: bool = False
+    leaves: bool = False  # it is about to stop
 
 
 _decode_agent = from_outside(msgspec.json.Decoder(AgentBeat).decode)
@@ -269,9 +252,7 @@ def beat_of(node: str, *, leaves: bool = False) -> tuple[str, bytes]:
 
 
 def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
-    """Return the node of a beat, and True if its agent is about to stop.
-
-    Raises msgspec.DecodeError, or ValueError if it came on another node's subject."""
+    """Return a beat's node and `leaves`. Raises msgspec.DecodeError, ValueError."""
     beat = _decode_agent(payload)
     (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":

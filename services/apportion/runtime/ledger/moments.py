@@ -37,10 +37,7 @@ class Moment(NamedTuple):
 
 
 def parse_moment(text: str, now: datetime) -> Moment:
-    """Parse `text` at the time `now`, which is timezone-aware.
-
-    A time of day is the most recent one. Raises MomentError if it is unreadable or in the
-    future."""
+    """Parse `text` at the time `now`. Raises MomentError, also for the future."""
     shown = text[:MOMENT_CHARS_MAX]
     if len(text) > MOMENT_CHARS_MAX:
         raise MomentError(f"{shown!r} and more is no moment", f"use {FORMS}")

@@ -19,15 +19,12 @@ SHOWN_IDS = 3
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """One event to append.
-
-    `id` is the pod fence: the server takes an id once within its duplicate window of two
-    minutes. `expect` is the node fence: the newest revision on `subject` that the writer knows;
-    0 expects an empty subject, None sets no fence."""
+    """One event to append."""
 
     subject: str
-    id: str
+    id: str  # pod fence: the server takes an id once in its duplicate window of two minutes
     payload: bytes
+    # Node fence: the newest revision on `subject` that the writer knows; 0 if empty, None for none.
     expect: int | None = None
 
 
@@ -64,9 +61,7 @@ class PayloadTooLarge(LedgerError):
 
 
 class FenceRefused(LedgerError):
-    """Nothing was stored: `subject` has a newer record than the writer folded.
-
-    `found` is the newest revision on the subject; None if the server did not say."""
+    """Nothing was stored: `subject` has a newer record than the writer folded."""
 
     def __init__(self, subject: str, expected: int, found: int | None = None) -> None:
         newest = "a different revision" if found is None else f"revision {found}"
@@ -76,15 +71,11 @@ class FenceRefused(LedgerError):
         )
         self.subject = subject
         self.expected = expected
-        self.found = found
+        self.found = found  # the newest revision there; None if the server did not say
 
 
 class DuplicateRefused(LedgerError):
-    """Nothing new was stored: the ledger already has one of `ids`.
-
-    For a batch the server does not say which, so `ids` are all of them. `revision` is where the
-    first copy is, if known (for a single draft it is). `same` is True if the stored event is the
-    one to be written, or was dropped since; otherwise another event has the id."""
+    """Nothing new was stored: the ledger already has one of `ids`."""
 
     def __init__(
         self, ids: Sequence[str], revision: int | None = None, *, same: bool = False
@@ -96,9 +87,9 @@ class DuplicateRefused(LedgerError):
             f"the ledger already holds an event with one of these ids{where}: {shown}; "
             "treat it as done, or use a new id for a new event"
         )
-        self.ids = tuple(ids)
-        self.revision = revision
-        self.same = same
+        self.ids = tuple(ids)  # all of a batch, for which the server does not say which one
+        self.revision = revision  # of the first copy, known for a single draft
+        self.same = same  # the stored event is the one to write, or was dropped since
 
 
 class OutcomeUnknown(LedgerError):
@@ -114,13 +105,11 @@ class OutcomeUnknown(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The ledger cannot be reached or takes no appends now; nothing was stored.
-
-    `again_s` is the delay in seconds that the refusal asks for before a retry."""
+    """The ledger cannot be reached or takes no appends now; nothing was stored."""
 
     def __init__(self, why: str = "", *, again_s: float = 0.0) -> None:
         super().__init__(why)
-        self.again_s = again_s
+        self.again_s = again_s  # delay before a retry that the refusal asks for
 
 
 class NotServed(LedgerUnavailable):
@@ -224,9 +213,7 @@ class Delivery(Protocol):
         """1 on the first delivery, more after each `retry` or timeout."""
 
     async def ack(self) -> None:
-        """Acknowledge; returns when the server has noted it. Raises LedgerUnavailable.
-
-        A server that is killed may deliver it again, so handling a record twice must be safe."""
+        """Acknowledge, or raise LedgerUnavailable; even so it may be delivered again."""
 
     async def retry(self, delay_s: float) -> None:
         """Have it delivered again to some worker after `delay_s`."""
@@ -282,8 +269,8 @@ class Ledger(Readable, Protocol):
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """Append 1 to 1,000 drafts, all or none, and return the revision of each.
 
-        Of several drafts on one subject only the first may carry `expect`, or all the same.
-        Raises InvalidDraft, PayloadTooLarge, FenceRefused, DuplicateRefused, OutcomeUnknown,
+        Of drafts on one subject only the first may carry `expect`, or all the same. Raises
+        InvalidDraft, PayloadTooLarge, FenceRefused, DuplicateRefused, OutcomeUnknown,
         LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
@@ -318,10 +305,9 @@ class Ledger(Readable, Protocol):
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """Receive requests on `subject`; each goes to one member of `group`.
+        """Receive requests, each by one member of `group`; return what ends it.
 
-        The receiver may answer later. The function returned ends it, as closing does. Raises
-        LedgerUnavailable, NotPermitted."""
+        Raises LedgerUnavailable, NotPermitted."""
 
     async def close(self) -> None:
         """Disconnect; unacknowledged appends are of unknown outcome."""

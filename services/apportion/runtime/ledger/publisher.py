@@ -63,15 +63,12 @@ class Publisher:
         data: Payload,
         *,
         event_id: str,
-        basis: int,
-        cause: int = 0,
+        basis: int,  # the revision that the writer had folded
+        cause: int = 0,  # the one that made it write
         expect: int | None = None,
-        time: str | None = None,
+        time: str | None = None,  # of a batch; now if None
     ) -> Draft:
-        """Build the event, ready to append. Raises InvalidEvent.
-
-        `basis` is the revision that the writer had folded, `cause` the one that made it write;
-        `expect` is the fence (see `Draft`), and `time` is now unless a batch has one."""
+        """Build the event, ready to append. Raises InvalidEvent."""
         event = Event(
             id=event_id,
             source=self._source,

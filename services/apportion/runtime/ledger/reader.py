@@ -1,8 +1,7 @@
 """Read the ledger in revision order and fold it, the same way in every service.
 
-An event that every build refuses is skipped, counted and logged. An event that only a newer build
-understands halts this fold before it: the process stays alive, is not ready and says what to do. It
-starts again once an operator sets an event aside.
+An event that every build refuses is skipped, counted and logged. One that only a newer build
+understands halts this fold before it: the process stays alive, is not ready and says what to do.
 Invariants: no event ends a service; an event is folded once, completely, or not at all."""
 
 import asyncio
@@ -110,11 +109,7 @@ class _Halted(Exception): ...
 
 
 class Reader(Generic[C]):
-    """One fold that follows the ledger from after the revision `after`.
-
-    `revision` is the newest event folded, of this reader's subjects. `halted` is why nothing
-    more is folded, or empty. A service that `writes` as a role may only work once all formats
-    that it writes are enabled on the ledger."""
+    """One fold that follows the ledger from after the revision `after`."""
 
     def __init__(
         self,
@@ -132,13 +127,13 @@ class Reader(Generic[C]):
         self._subjects = subjects
         self._on_change = on_change
         self._subscription: Subscription | None = None
-        self._writes = writes
+        self._writes = writes  # a role, ready only once all formats that it writes are enabled
         self._caught_up = asyncio.Event()
         self._may_write = asyncio.Event()
         self._waiting: list[tuple[int, int, asyncio.Future[bool]]] = []
         self._order = itertools.count()
-        self.revision = after
-        self.halted = ""
+        self.revision = after  # the newest event folded, of this reader's subjects
+        self.halted = ""  # why nothing more is folded
         metrics.fold_revision.set_function(lambda: self.revision)
         metrics.fold_halted.set_function(lambda: float(bool(self.halted)))
         metrics.fold_lag.set_function(lambda: self.lag)
@@ -171,11 +166,9 @@ class Reader(Generic[C]):
         ]
 
     async def run(self) -> None:
-        """Follow the ledger until cancelled.
+        """Follow the ledger until cancelled. A halt does not return: it would only repeat.
 
-        A halt does not return, because a restarted fold would halt at the same revision. Raises
-        LedgerHole, LedgerDrifted, NotPermitted, LedgerUnavailable, and Superseded if a folded or
-        halting event was set aside."""
+        Raises LedgerError, and Superseded if a folded or halting event was set aside."""
         self._subscription = await self._ledger.follow(
             self.take, start=self.revision + 1, subjects=self._subjects
         )

@@ -132,7 +132,7 @@ class Receipts:
     def fingerprints(self, found: Found) -> bytes | None:
         """Return a receipt's fingerprints; None if missing or not the signed ones."""
         try:
-            with _beside(found.path).open("rb") as file:
+            with found.path.with_suffix(".fingerprints").open("rb") as file:
                 data = file.read(SEGMENT_MAX * FINGERPRINT_BYTES + 1)
         except OSError:
             return None
@@ -178,7 +178,7 @@ class Receipts:
         )
         path = self._folder / f"receipt-{checkpoint.last:020}.json"
         receipt = Receipt(checkpoint, key.id, key.sign(signed_bytes(checkpoint)))
-        write_whole(_beside(path), fingerprints)
+        write_whole(path.with_suffix(".fingerprints"), fingerprints)
         write_whole(path, encoded(receipt) + b"\n")
         write_whole(self._folder / STATE, snapshot.take(state), mode=0o600)
         return Found(path, receipt)
@@ -226,34 +226,28 @@ def _last(path: Path) -> int:
     return int(path.stem.removeprefix("receipt-"))
 
 
-def _beside(path: Path) -> Path:
-    return path.with_suffix(".fingerprints")
-
-
 Wrong = tuple[int, str]  # a revision and the error there
 
 
 class ReceiptCheck:
-    """Check records against receipts while reading: `proven` records, `held` receipts.
+    """Check records against receipts while reading. Raises ReceiptInvalid, OSError.
 
-    The newest receipt is up to `last`, made at `time`; receipts signed after construction do not
-    count. `goal` is the revision where the reading ends, 0 if open. Raises ReceiptInvalid, OSError.
     Invariant: records count as proven only after reading all of their segment and matching its
     root."""
 
     def __init__(self, receipts: Receipts, keys: Sequence[VerifyingKey]) -> None:
         self._receipts = receipts
-        self._coming = receipts.checked(keys)
+        self._coming = receipts.checked(keys)  # without receipts signed from now on
         self._lasts = receipts.lasts()
-        self.goal = 0
+        self.goal = 0  # where the reading ends, 0 if open
         self._found: Found | None = None
         self._tree: Tree | None = None
         self._fingerprints: bytes | None = None
         self._signed: Checkpoint | None = None
         self._named = False
         self._next = 0
-        self.proven = self.held = self.last = 0
-        self.time = ""
+        self.proven = self.held = self.last = 0  # records, their receipts, the newest one's end
+        self.time = ""  # of the newest receipt
 
     def take(self, record: Record) -> Iterator[Wrong]:
         """Check the next record and yield the errors."""
@@ -291,7 +285,6 @@ class ReceiptCheck:
             yield signed.first if blind else revision, text
 
     def _advance(self, revision: int) -> Iterator[Wrong]:
-        """Go on to the receipt that covers this revision, or the next one."""
         try:
             while self._found is None or self._found.checkpoint.last < revision:
                 self._found = next(self._coming, None)

@@ -40,24 +40,19 @@ def is_command(owner: str) -> bool:
 
 
 class Greet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="greet"):
-    """Ask whether an agent here starts commands and sees this process.
-
-    `started` is in kernel clock ticks since the boot; see `process.lives`."""
+    """Ask whether an agent here starts commands and sees this process."""
 
     pid: Annotated[int, Meta(ge=1)]
-    started: Annotated[int, Meta(ge=0)]
+    started: Annotated[int, Meta(ge=0)]  # kernel clock ticks since the boot; see `process.lives`
 
 
 class Start(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="start"):
-    """Create the share of this pod for a process and all that it starts.
-
-    `in_container`: a container engine starts it, so it gets a CDI device instead of environment
-    variables."""
+    """Create the share of this pod for a process and all that it starts."""
 
     pod: Name
     pid: Annotated[int, Meta(ge=1)]
     started: Annotated[int, Meta(ge=0)]
-    in_container: bool = False
+    in_container: bool = False  # then it gets a CDI device instead of environment variables
 
 
 class End(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="end"):
@@ -67,14 +62,11 @@ class End(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag
 
 
 class Started(Struct, frozen=True, omit_defaults=True):
-    """The share exists: the environment variables of the process, or its CDI device.
-
-    `notes` are warnings for the user, for example that no limit is enforced. Otherwise `error`
-    says why there is no share."""
+    """The share exists, or `error` says why not."""
 
     environment: dict[str, str] = {}
-    device: str = ""
-    notes: tuple[str, ...] = ()
+    device: str = ""  # CDI device
+    notes: tuple[str, ...] = ()  # warnings for the user, such as that no limit is enforced
     error: str = ""
 
 

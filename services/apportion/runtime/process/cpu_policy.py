@@ -9,14 +9,11 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from typing import Final
 
 
 def interrupt_nobody() -> None:
-    """Make this thread, and all that it starts, wait for a free processor.
-
-    The policy (`SCHED_BATCH`) exists only on Linux, which may forbid it; that costs only speed."""
-    if sys.platform == "linux":
+    """Make this thread, and all that it starts, wait for a free processor."""
+    if sys.platform == "linux":  # which alone has SCHED_BATCH, and may forbid it
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(0) == os.SCHED_OTHER:
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -37,12 +34,7 @@ def children_that_interrupt_nobody() -> Iterator[None]:
             os.sched_setscheduler(0, before, os.sched_param(0))
 
 
-_THRESHOLDS: Final = (50_000, 20, 100)
-
-
 def seldom_look_for_cycles() -> None:
-    """Run the garbage collector less often from now on.
-
-    Our objects rarely form cycles, and the default of 700 objects took 10 to 20 % of a service's
-    time."""
-    gc.set_threshold(*_THRESHOLDS)
+    """Run the garbage collector less often from now on."""
+    # Our objects rarely form cycles; the default took 10 to 20 % of a service's time.
+    gc.set_threshold(50_000, 20, 100)

@@ -77,7 +77,6 @@ async def _frames(reader: asyncio.StreamReader, until: float) -> AsyncIterator[b
 
 
 def _fork(work: Callable[[Tell], bytes], seconds: float) -> tuple[int, int]:
-    """Return the fork's id and the read end of its pipe. Raises OSError."""
     ours, its = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -106,13 +105,13 @@ def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> No
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
-            numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+            inherited = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
         except OSError:  # another system than Linux
-            numbers = list(range(3, FILES_MAX))
-        for number in numbers:
-            if number not in (0, 1, 2, pipe):
+            inherited = list(range(3, FILES_MAX))
+        for file in inherited:
+            if file not in (0, 1, 2, pipe):
                 with contextlib.suppress(OSError):
-                    os.close(number)
+                    os.close(file)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         limit = int(seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))

@@ -49,8 +49,7 @@ def lives(life: Life, proc: Path = PROC) -> bool:
 def marked(variable: str, proc: Path = PROC) -> Iterator[tuple[int, str]]:
     """Yield id and value for each process that has this variable in its environment.
 
-    Only root sees processes of other users. A process that has emptied its environment is not
-    found; one in the middle of `execve` is waited for."""
+    Only root sees those of other users. A process in the middle of `execve` is waited for."""
     before = f"{variable}=".encode()
     for folder in proc.iterdir():
         if not folder.name.isdecimal():

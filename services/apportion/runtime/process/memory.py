@@ -1,9 +1,8 @@
 """Memory tuning: huge pages for a large heap, and a small heap for agents.
 
-The state of thousands of nodes is read at random, and with 4 KiB pages address translation takes
-longer than the reads. glibc gives each thread a heap that never shrinks.
-Invariants: only areas at least 90 % in use become huge pages, which bounds the extra memory; a
-system without huge pages is left as it is."""
+The state of thousands of nodes is read at random, where address translation of 4 KiB pages is
+slower than the reads. glibc gives each thread a heap that never shrinks. Invariant: only areas
+at least 90 % in use become huge pages, which bounds the extra memory."""
 
 import asyncio
 import contextlib
@@ -81,13 +80,10 @@ def share_one_heap() -> None:
 
 
 async def give_back(clock: Clock) -> None:
-    """Return freed memory to the system now and at intervals, until cancelled.
-
-    The first pass freezes what exists: later collections take 1 ms instead of 30. See
-    malloc_trim(3) and madvise(2)."""
+    """Return freed memory to the system now and at intervals, until cancelled."""
     gc.unfreeze()
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # skip what exists in later collections: they take 1 ms instead of 30
     library = ctypes.CDLL(None)
     for start, end in _code():
         library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
@@ -99,10 +95,8 @@ async def give_back(clock: Clock) -> None:
 
 
 def _code() -> Iterator[tuple[int, int]]:
-    """Yield start and end of the mapped code of this process's libraries.
-
-    Mappings that were written to (text relocations) would be lost. Source: smaps in proc(5),
-    where `VmFlags` is the last line of each mapping."""
+    # A mapping that was written to (text relocations) would be lost. Source: smaps in proc(5),
+    # where `VmFlags` is the last line of each mapping.
     place, code, written = "", False, 0
     with suppress(OSError):
         for line in Path("/proc/self/smaps").read_text().splitlines():

@@ -37,9 +37,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles:
-    """Return the files named by `<setting>_CA`, `_CERT` and `_CERT_KEY`.
-
-    Raises ConfigError for a certificate without key, or a key without certificate."""
+    """Read `<setting>_CA`, `_CERT`, `_CERT_KEY` of the environment. Raises ConfigError."""
     environ = os.environ if environ is None else environ
     ca, certificate, key = (environ.get(f"{setting}_{name}", "") for name in _NAMES)
     if bool(certificate) != bool(key):
@@ -51,9 +49,7 @@ def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles
 
 
 def forget_files(setting: str) -> None:
-    """Unset the TLS files here and for child processes, to use a server without TLS.
-
-    `apportion up` starts such a server on this machine, whatever is set for others."""
+    """Unset the TLS files, also for children: the server of `apportion up` has no TLS."""
     for name in _NAMES:
         os.environ.pop(f"{setting}_{name}", None)
 

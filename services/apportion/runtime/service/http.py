@@ -1,9 +1,8 @@
 """HTTP server of a process: /healthz, /readyz, /metrics, and the service's routes.
 
-It enforces the limits of all our HTTP servers. aiohttp would wait without limit for a first request
-or a body, so a protocol of ours is in front of aiohttp's and sets deadlines.
-Invariants: no client keeps others from being answered; a refused client gets the reason; a
-connection has a deadline except while a request is being answered."""
+aiohttp would wait without limit for a first request or a body, so a protocol of ours is in front
+of its own and sets deadlines. Invariants: no client keeps others from being answered; a refused
+client gets the reason; a connection has a deadline except while a request is being answered."""
 
 from __future__ import annotations
 
@@ -104,9 +103,7 @@ class Watched(asyncio.Protocol):
         self.address = ""
 
     def admit(self, peer: object) -> bool:
-        """Count a connection from this peer address; False if there are too many.
-
-        It is counted until it is lost, or until `release` if it was never made."""
+        """Count a connection from this peer until lost or released; False if too many."""
         self.address = client_of(str(peer[0])) if isinstance(peer, tuple) else "local"
         try:
             self._connections.at_once.enter(self.address)
@@ -212,10 +209,7 @@ def address_of(request: web.BaseRequest) -> str:
 
 
 class HttpServer:
-    """Serve one address from `start` to `stop`: common routes and `routes`.
-
-    Without `metrics` there is no /metrics. `tls` makes it HTTPS. `client` names the client for
-    the limits of each. `guard` is a middleware before every route except the probes."""
+    """Serve one address from `start` to `stop`: common routes and `routes`."""
 
     def __init__(
         self,
@@ -227,8 +221,8 @@ class HttpServer:
         key: str = "APPORTION_HEALTH",
         tls: SSLContext | None = None,
         limits: Limits = LIMITS,
-        client: Callable[[web.BaseRequest], str] = address_of,
-        guard: Guard | None = None,
+        client: Callable[[web.BaseRequest], str] = address_of,  # whose limits apply
+        guard: Guard | None = None,  # a middleware before every route except the probes
     ) -> None:
         self._address = address
         self._tls = tls
@@ -375,9 +369,7 @@ AGAIN_S = 1.0  # until the next try when the system has no more sockets
 class TlsListener:
     """Listen from `start` to `close`, counting connections before their TLS handshake.
 
-    asyncio calls a protocol only after the handshake, so unfinished handshakes would hold
-    uncounted sockets. Invariant: a connection is counted from accept on, and released however
-    its handshake ends."""
+    asyncio calls a protocol only after the handshake, so unfinished ones would not be counted."""
 
     def __init__(
         self, tls: SSLContext, connections: Connections, made: Callable[[], asyncio.Protocol]

@@ -79,7 +79,7 @@ class Service:
         self._tasks: asyncio.TaskGroup | None = None
         self._checks: list[Callable[[], list[str]]] = []
         self._farewell: Callable[[], Awaitable[None]] | None = None
-        self._phase = "starting"
+        self.phase = "starting"
 
     def loop(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run a named loop beside the body; its error ends the body and all loops."""
@@ -119,8 +119,8 @@ class Service:
 
     def reasons_against_ready(self) -> list[str]:
         """Why the service is not ready; empty if it is."""
-        if self._phase != "running":
-            return [self._phase]
+        if self.phase != "running":
+            return [self.phase]
         if not self._checks:
             return ["connecting"]  # the body has not called `ready_when` yet
         reasons = [reason for check in self._checks for reason in check()]
@@ -138,7 +138,7 @@ class Service:
     async def run_body(self, main: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
         """Run `main` and the loops that it starts until all have ended."""
         self._checks.clear()
-        self._phase = "running"
+        self.phase = "running"
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -148,10 +148,6 @@ class Service:
         finally:
             self._tasks = self._farewell = None
             self._checks.clear()
-
-    def note_phase(self, phase: str) -> None:
-        """Set the reason why the service is not running at present."""
-        self._phase = phase
 
 
 # what a service does in one run; see Service.run_body
@@ -163,9 +159,8 @@ def run_service(
 ) -> int:
     """Run the service until it is told to stop, and return the exit code.
 
-    `guard` decides who may read the metrics on the health port. By default a port that other
-    machines reach requires the token of `--metrics-token`, and a local port refuses pages of
-    other sites. `small` uses asyncio's own loop, which is slower and 3 MB smaller."""
+    `guard` decides who may read metrics; by default other machines need the token, and pages of
+    other sites are refused. `small` uses asyncio's loop, which is slower and 3 MB smaller."""
     configure_logs(service=name, level=config.log_level, form=config.log_format)
     seldom_look_for_cycles()
     interrupt_nobody()
@@ -220,7 +215,7 @@ async def _serve(name: str, main: Body, config: ServiceConfig, guard: Guard | No
     try:
         await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not life.done():
-            service.note_phase("stopping")
+            service.phase = "stopping"
             service.log.info("stopping")
             await service.take_leave()
             life.cancel()
@@ -244,7 +239,6 @@ async def _serve(name: str, main: Body, config: ServiceConfig, guard: Guard | No
 
 
 async def _live(service: Service, main: Body) -> int:
-    """Run the body again and again until it ends well, or fails for good."""
     failures: collections.deque[float] = collections.deque()
     while True:
         try:
@@ -274,7 +268,7 @@ async def _live(service: Service, main: Body) -> int:
                 service.log.error("failed too often", failures=len(failures), within_s=60)
                 return EXIT_ERROR
         service.metrics.restarts.inc()
-        service.note_phase(f"beginning anew after: {causes[0]}")
+        service.phase = f"beginning anew after: {causes[0]}"
         await service.clock.pause(BACK_OFF.after(1 + len(failures)))
 
 

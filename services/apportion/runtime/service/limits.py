@@ -21,17 +21,14 @@ WAIT_S = 60.0
 
 
 class Limits(Struct, frozen=True):
-    """The limits of a server; `each_per_s` 0 means no limit.
-
-    "each" is a client: an address (see `client_of`), or a user where there is a login. At most
-    `heavy_at_once` bodies of `heavy_bytes` or more are read at a time."""
+    """The limits of a server, in total and per client (see `client_of`, or a user)."""
 
     body_bytes: int = 1 << 20
     heavy_bytes: int = 256 << 10
-    heavy_at_once: int = 4
+    heavy_at_once: int = 4  # bodies of `heavy_bytes` or more that are read at a time
     connections: int = 2_048
     connections_each: int = 512
-    each_per_s: float = 200.0
+    each_per_s: float = 200.0  # 0 for no limit
     each_burst: float = 400.0
     each_at_once: int = 64
     head_s: float = 10.0
@@ -96,9 +93,7 @@ class AtOnce:
 
 
 class Turns:
-    """Long work: limited, one at a time for each client, the rest queued in turns.
-
-    A client that had a turn goes behind all others that wait."""
+    """Long work: limited, one at a time for each client, the rest queued in turns."""
 
     def __init__(
         self, most: int, *, each: int = 1, waiting: int = WAITING_MAX,
@@ -110,9 +105,7 @@ class Turns:
         self._queue: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def enter(self, client: str) -> None:
-        """Occupy a place until `leave`; wait for it if needed.
-
-        Raises TooMany if too many wait already, TimeoutError if no turn came in time."""
+        """Occupy a place until `leave`, perhaps after a wait. Raises TooMany, TimeoutError."""
         try:
             self._running.enter(client)
         except TooMany:

@@ -1,9 +1,8 @@
 """Command line options that all services share, and those of Kubernetes clients.
 
-A wrong setting ends the command with key, value and fix on one line, and exit code 78. The
-Kubernetes client takes a second to import, so only commands that use a cluster import it.
-Options for client TLS files set environment variables, so that all connections of this process
-and its children use them; see `runtime.process.tls`."""
+A wrong setting ends the command with one line and exit code 78. Commands without a cluster do
+not import the Kubernetes client, which takes a second. Options for client TLS files set
+environment variables, so all connections of this process and its children use them."""
 
 from __future__ import annotations
 

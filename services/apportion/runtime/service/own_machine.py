@@ -1,9 +1,8 @@
 """Guards for local servers and metrics, and JSON endpoints for Kubernetes.
 
 Invariants: a page of another site reads nothing from a local server, even after DNS rebinding;
-without a token file no other machine reads metrics, and the file is read for each request, so a
-changed Secret counts at once; an API server or kube-scheduler always gets JSON with a fitting
-status."""
+without a token no other machine reads metrics, and its file is read for each request; an API
+server or kube-scheduler always gets JSON with a fitting status."""
 
 import contextlib
 import hmac
@@ -39,8 +38,8 @@ def is_own_machine(host: str) -> bool:
 def own_machine_only(fix: str = "") -> Guard:
     """Return a guard that refuses pages of other sites; `fix` is added to the refusal.
 
-    A site may resolve its name to this machine (DNS rebinding). The browser then lets the page
-    read all answers, but still sends the site's name as the host."""
+    After DNS rebinding the browser lets a page read answers, but still sends the site as the
+    host."""
 
     async def guard(request: web.Request, handle: Handle) -> web.StreamResponse:
         named = request.headers.get(hdrs.HOST, "")

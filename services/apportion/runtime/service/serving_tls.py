@@ -149,9 +149,7 @@ def given_tls(files: ServedFiles, clock: Clock) -> tuple[Tls, GivenCertificate]:
 async def serving(
     service: Service, listen: Address, files: ServedFiles | None, routes: Routes, limits: Limits
 ) -> AsyncIterator[str]:
-    """Serve `routes` during the block, over HTTPS if there are `files`; yield the URL.
-
-    Raises ConfigError if the certificate is unusable or the address is taken."""
+    """Serve `routes` during the block, over HTTPS if `files`. Raises ConfigError."""
     tls = None
     if files is not None:
         tls, following = given_tls(files, service.clock)
@@ -184,28 +182,19 @@ def served_files(
 
 _OPTIONS = (
     options.file(
-        CERTIFICATE,
-        "APPORTION_TLS_CERT",
+        CERTIFICATE, "APPORTION_TLS_CERT",
         "Certificate to serve (PEM), and those between it and its CA.",
-        "--certificate",
-        "tls_cert",
-        metavar="FILE",
+        "--certificate", "tls_cert", metavar="FILE",
     ),
     options.file(
-        KEY,
-        "APPORTION_TLS_KEY",
-        "Its key (PEM). Changed files are taken while running.",
-        "--private-key",
-        "tls_key",
-        metavar="FILE",
+        KEY, "APPORTION_TLS_KEY", "Its key (PEM). Changed files are taken while running.",
+        "--private-key", "tls_key", metavar="FILE",
     ),
     options.file(
-        CLIENT_CA,
-        "APPORTION_TLS_CLIENT_CA",
-        "CA whose clients may connect (PEM).  [default: all may]",
-        metavar="FILE",
+        CLIENT_CA, "APPORTION_TLS_CLIENT_CA",
+        "CA whose clients may connect (PEM).  [default: all may]", metavar="FILE",
     ),
-)
+)  # fmt: skip
 
 
 def serving_tls_options(command: Command) -> Command:

@@ -5,7 +5,6 @@ Invariant: outside a session a service keeps nothing of the ledger, so a restart
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -40,9 +39,7 @@ class Session(msgspec.Struct, frozen=True):
         return Rules() if self.snapshots is None else await self.snapshots.rules()
 
     async def beyond_beginning(self) -> State | None:
-        """Return a snapshot's state if the ledger's beginning was dropped, else None.
-
-        For readers of a small part of the ledger, which need no snapshot while it is whole."""
+        """Return a snapshot's state if the ledger's beginning was dropped, else None."""
         if self.snapshots is None or not await self.snapshots.begun_without():
             return None
         return await self.snapshots.restore()
@@ -74,15 +71,13 @@ class Session(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def open_session(service: Service, *, node: str = "") -> AsyncIterator[Session]:
-    """Connect as this service, check the stream, and close both at the end.
+    """Connect as this service, or the agent of `node`; check the stream.
 
-    `node` is set for an agent. Raises LedgerUnavailable, NotPermitted, ServerTooOld,
-    LedgerDrifted."""
+    Raises LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted."""
     ledger = await (service.connect or (lambda: _connect(service, node)))()
-    snapshots = None
-    if isinstance(ledger, BringsSnapshots):
-        snapshots = ledger.snapshots
-    elif isinstance(ledger, JetStreamLedger):
+    # A ledger without a server may keep snapshots itself.
+    snapshots: Snapshots | None = getattr(ledger, "snapshots", None)
+    if isinstance(ledger, JetStreamLedger):
         service.watch(ledger)
         wire = ledger.wire
         through = isinstance(wire, NodeConnection) and wire.through_intake
@@ -93,13 +88,6 @@ async def open_session(service: Service, *, node: str = "") -> AsyncIterator[Ses
             yield Session(ledger, append, snapshots)
     finally:
         await ledger.close()
-
-
-@runtime_checkable
-class BringsSnapshots(Protocol):
-    """A ledger without a server that keeps snapshots itself."""
-
-    snapshots: Snapshots
 
 
 async def _connect(service: Service, node: str) -> Ledger:

@@ -1,9 +1,8 @@
 """Check that the ledger has the required settings and accepts our appends.
 
-A stream with changed settings could drop events for new ones, so nothing is appended until it is
-restored. A full ledger refuses appends, and one with a full disk may not answer.
+With changed settings a stream could drop events, so nothing is appended until they are restored.
 Invariants: a service is not ready while the last check found a wrong setting, or from a failed
-append until one succeeds or none was tried for a minute; a check that got no answer changes
+append until one succeeds or none was tried for a minute; a check without an answer changes
 nothing."""
 
 import asyncio
@@ -107,12 +106,10 @@ class Soundness:
         return bool(self._drifted)
 
     def free(self, after_bytes: int = 0) -> float:
-        """Return the free part of the stream's `max_bytes`; 1 without a limit.
-
-        As of the last check, minus what this service has appended since the check before, which
-        may not have been stored by then. `after_bytes` are appends to come."""
+        """Return the free part of the stream's `max_bytes`; 1 without a limit."""
         if not self._room_bytes:
             return 1.0
+        # Appends since the check before the last one may not have been stored by the last.
         spent_bytes = self._spent_before_bytes + self._spent_bytes + after_bytes
         return self._free - spent_bytes / self._room_bytes
 

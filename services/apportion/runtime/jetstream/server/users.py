@@ -135,12 +135,15 @@ class Users:
 
     @_alone
     def begin(
-        self, agents: Mapping[str, tuple[str, ...]] | None = None, *, all_keys: bool = False
+        self,
+        agents: Mapping[str, tuple[str, ...]] | None = None,
+        *,
+        all_keys: bool = False,  # no new user has a password
     ) -> Members:
         """Create a user for each role without one, the ledger's key, and nats.conf.
 
-        `agents` maps names of agents to their nodes; by default one agent serves all nodes. With
-        `all_keys` no new user has a password. Raises UsersFailed, InvalidIdentity."""
+        `agents` maps agents to nodes; by default one serves all. Raises UsersFailed,
+        InvalidIdentity."""
         found = self.read()
         for member in found.members:
             if agents and member.name in agents and member.role != "agent":
