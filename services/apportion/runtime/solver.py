@@ -37,11 +37,8 @@ def solve(program: Program) -> Solution:
     matrix.index_, matrix.value_ = program.row, program.value
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("solver", "simplex"),
-        ("time_limit", TIME_LIMIT_S),
-    ):
+        ("output_flag", False), ("threads", 1), ("solver", "simplex"), ("time_limit", TIME_LIMIT_S),
+    ):  # fmt: skip
         solver.setOptionValue(option, value)
     solver.passModel(model)
     solver.run()

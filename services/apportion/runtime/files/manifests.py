@@ -268,7 +268,6 @@ class _Reader:
         self._seen: set[str] = set()
 
     def read(self, document: Document) -> None:
-        """Add the items of a document; each invalid item becomes a problem."""
         others = others_in(document.content)
         self.wish.passed_over += (found_as(name, document.place) for name in others)
         items, error = items_of(document.content)

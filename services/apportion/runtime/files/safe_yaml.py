@@ -84,10 +84,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
-    """Yield the non-empty documents of a text, in order.
-
-    With `is_json` only JSON is accepted. Other text is tried as JSON first if it begins like an
-    object."""
+    """Yield the non-empty documents of a text; `is_json` refuses other YAML."""
     if is_json or text.lstrip()[:1] == "{":
         try:
             yield Parsed(1, 1, text, content=_json(text))

@@ -122,7 +122,6 @@ class _Asked:
 
     @contextlib.contextmanager
     def one(self, subjects: frozenset[str]) -> Iterator[tuple[str, asyncio.Future[Message]]]:
-        """Add a request for the length of a `with`; yield its token and its reply."""
         token = str(next(self._tokens))
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[token] = subjects, reply
@@ -132,22 +131,19 @@ class _Asked:
             del self._waiting[token]
 
     async def arrived(self, message: Message) -> None:
-        """Take a reply, whose subject ends with the token."""
         _, reply = self._waiting.get(message.subject.rpartition(".")[2], (None, None))
         if reply is not None and not reply.done():
             reply.set_result(message)
 
     def lose(self, why: str) -> None:
-        """End all requests; whether they were carried out is unknown."""
         for _, reply in self._waiting.values():
             if not reply.done():
                 reply.set_exception(LostReply(why))
 
     def forbid(self, subject: str, failure: Callable[[str], Exception]) -> None:
-        """End the requests on a forbidden subject, which the library gives in lower case."""
         for subjects, reply in self._waiting.values():
             for denied in subjects:
-                if denied.lower() == subject and not reply.done():
+                if denied.lower() == subject and not reply.done():  # the library lowers the case
                     reply.set_exception(failure(denied))
 
 

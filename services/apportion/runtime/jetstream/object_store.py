@@ -117,15 +117,10 @@ class Bucket:
             size, chunks = size + len(chunk), chunks + 1
             await self._publish(f"$O.{self._name}.C.{nuid}", chunk, {})
         entry = Entry(
-            name=name,
-            bucket=self._name,
-            nuid=nuid,
-            size=size,
-            chunks=chunks,
+            name=name, bucket=self._name, nuid=nuid, size=size, chunks=chunks,
             digest=_DIGEST + base64.urlsafe_b64encode(digest.digest()).decode(),
-            metadata=dict(metadata),
-            options={"max_chunk_size": CHUNK_BYTES},
-        )
+            metadata=dict(metadata), options={"max_chunk_size": CHUNK_BYTES},
+        )  # fmt: skip
         await self._publish(self._subject(name), msgspec.json.encode(entry), {"Nats-Rollup": "sub"})
 
     async def get(self, entry: Entry, *, size_max: int) -> bytearray:

@@ -156,14 +156,12 @@ class _Books(StateFold):
         return change
 
     def take_all(self, records: Iterable[Dated]) -> None:
-        """Fold these records. Raises TooMuch, UnknownEvent."""
         for record, stored_ns in records:
             if record.revision > self.state.revision and not self.account.over:
                 self._stored_ns = stored_ns
                 self.take(record)
 
     def closed(self) -> Reading:
-        """Finish the account and return all that was read."""
         self.account.finish()
         return Reading(self.state.revision, self.by, self.period, self.meters, self.account)
 

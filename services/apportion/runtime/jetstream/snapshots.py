@@ -259,8 +259,7 @@ async def keep_configuration(bucket: Bucket, record: Record) -> None:
     """Store the configuration in force along with a trimmed ledger's snapshot.
 
     The webhook folds only the configuration, and its user may not read snapshots, which contain
-    all pods. Only bootstrap may write it. Raises LedgerFull, LedgerUnavailable, NotPermitted;
-    the previous one then remains."""
+    all pods. Raises LedgerFull, LedgerUnavailable, NotPermitted."""
     await bucket.put_alone(NAME, record.payload, {_KEPT_REVISION: str(record.revision)})
 
 

@@ -114,24 +114,20 @@ class _Connection:
             self.more["server_hostname"] = configuration.tls_server_name
 
     async def credentials(self) -> dict[str, str]:
-        """Return the authentication headers."""
         settings = await self._configuration.auth_settings()
         return {auth["key"]: auth["value"] for auth in settings.values() if auth["value"]}
 
     async def close(self) -> None:
-        """Close the connections and end all requests."""
         await self.session.close()
         await self._client.close()
 
 
 class KubeApi:
-    """One API server as one user; both change with the configuration.
-
-    Requests in progress then finish on the old connections, which are closed at the next change."""
+    """One API server as one user, by the newest configuration."""
 
     def __init__(self, configuration: Any, renewal: Renewal | None = None) -> None:
         self._connection = _Connection(configuration)
-        self._before: _Connection | None = None
+        self._before: _Connection | None = None  # for its last requests, until the next change
         self._renewal = renewal
 
     @property

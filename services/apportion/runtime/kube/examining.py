@@ -123,24 +123,24 @@ RIGHTS: Final = (
 
 async def examine_kube(api: KubeApi) -> KubeFacts:
     """Return the facts as of now, also if the API server does not answer."""
+
+    async def allowed(right: Right) -> bool:
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {**right._asdict()}},
+        }
+        said: dict[str, Any] = msgspec.json.decode(await api.change("POST", REVIEWS, review))
+        return bool(said.get("status", {}).get("allowed"))
+
     try:
         version = msgspec.json.decode(await api.get(VERSION)).get("gitVersion", "")
-        allowed = await asyncio.gather(*(_allowed(api, right) for right in RIGHTS))
+        rights = await asyncio.gather(*map(allowed, RIGHTS))
         webhook = await _webhook(api)
     except (KubeUnavailable, KubeRefused, msgspec.DecodeError) as error:
         return KubeFacts(url=api.url, problem=f"{api.url} does not answer as it should: {error}")
-    denied = (str(right) for right, may in zip(RIGHTS, allowed, strict=True) if not may)
+    denied = (str(right) for right, may in zip(RIGHTS, rights, strict=True) if not may)
     return KubeFacts(url=api.url, version=version, denied=tuple(denied), webhook=webhook)
-
-
-async def _allowed(api: KubeApi, right: Right) -> bool:
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {**right._asdict()}},
-    }
-    said: dict[str, Any] = msgspec.json.decode(await api.change("POST", REVIEWS, review))
-    return bool(said.get("status", {}).get("allowed"))
 
 
 async def _webhook(api: KubeApi) -> str | None:

@@ -60,9 +60,9 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class ServiceConfig(msgspec.Struct, frozen=True):
-    """The settings of every service. Do not print `nats_url`: it may have a password."""
+    """The settings that every service has."""
 
-    nats_url: str
+    nats_url: str  # do not print: it may contain a password
     health: Address
     log_level: LogLevel
     log_format: LogFormat
@@ -70,7 +70,7 @@ class ServiceConfig(msgspec.Struct, frozen=True):
     nats_key: Path | None = None
     nats_token: Path | None = None
     ledger_key: Path | None = None
-    metrics_token: Path | None = None
+    metrics_token: Path | None = None  # need not exist yet
 
     @property
     def reach(self) -> Reach:

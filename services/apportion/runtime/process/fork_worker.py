@@ -35,9 +35,7 @@ class TookTooLong(ApartFailed):
 
 
 async def apart(work: Callable[[Tell], bytes], *, seconds: float) -> AsyncGenerator[bytes, None]:
-    """Yield what a fork of this process sends during `work`, then what `work` returns.
-
-    Raises TookTooLong or ApartFailed without an answer, OSError without a process or memory."""
+    """Yield what `work` sends and returns in a fork. Raises ApartFailed, OSError."""
     pid, pipe = _fork(work, seconds)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()

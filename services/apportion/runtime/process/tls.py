@@ -37,7 +37,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles:
-    """Read `<setting>_CA`, `_CERT`, `_CERT_KEY` of the environment. Raises ConfigError."""
+    """Read `<setting>_CA`, `_CERT` and `_CERT_KEY` from `environ`. Raises ConfigError."""
     environ = os.environ if environ is None else environ
     ca, certificate, key = (environ.get(f"{setting}_{name}", "") for name in _NAMES)
     if bool(certificate) != bool(key):

@@ -14,7 +14,6 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
 from ssl import SSLContext
 from typing import Any
 
@@ -238,7 +237,11 @@ class HttpServer:
         app = web.Application(client_max_size=limits.body_bytes, middlewares=[self._limited])
         common = [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
         if metrics is not None:
-            common.append(web.get("/metrics", partial(_rendered, metrics)))
+
+            async def rendered(_request: web.Request) -> web.Response:
+                return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+            common.append(web.get("/metrics", rendered))
         app.add_routes([*common, *routes])
         self._runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=_CLOSE_TIMEOUT_S, keepalive_timeout=limits.idle_s
@@ -351,10 +354,6 @@ def too_large(most: int) -> web.Response:
     response = refused(413, error, "send less in one request", field="body")
     response.force_close()
     return response
-
-
-async def _rendered(metrics: Metrics, _request: web.Request) -> web.Response:
-    return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _json(body: object, *, status: int = 200) -> web.Response:

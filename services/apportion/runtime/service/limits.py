@@ -105,7 +105,7 @@ class Turns:
         self._queue: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def enter(self, client: str) -> None:
-        """Occupy a place until `leave`, perhaps after a wait. Raises TooMany, TimeoutError."""
+        """Occupy a place until `leave`, after a wait. Raises TooMany, TimeoutError."""
         try:
             self._running.enter(client)
         except TooMany:

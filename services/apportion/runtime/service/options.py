@@ -86,14 +86,10 @@ def client_tls_options(flag: str, setting: str, whose: str) -> Callable[[Command
         for name, meaning, default in reversed(_FILES):
             variable = f"{setting}_{name.replace('-', '_').upper()}"
             option: Callable[[Any], Any] = click.option(
-                f"--{flag}-{name}",
-                type=click.Path(dir_okay=False, path_type=Path),
-                envvar=variable,
-                metavar="FILE",
+                f"--{flag}-{name}", type=click.Path(dir_okay=False, path_type=Path),
                 help=f"{meaning.format(whose=whose)}  [{variable}]{default}",
-                callback=_tell,
-                expose_value=False,
-            )
+                envvar=variable, metavar="FILE", callback=_tell, expose_value=False,
+            )  # fmt: skip
             command = option(command)
         return command
 
@@ -165,22 +161,18 @@ def kubernetes_options(command: Command) -> Command:
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
         file("--kubeconfig", "APPORTION_KUBECONFIG", reached),
         switch(
-            "--kubernetes",
-            "Work for a Kubernetes cluster.",
-            envvar="APPORTION_KUBERNETES",
-            show_envvar=True,
+            "--kubernetes", "Work for a Kubernetes cluster.",
+            envvar="APPORTION_KUBERNETES", show_envvar=True,
         ),
-    ):
+    ):  # fmt: skip
         command = option(command)
     return command
 
 
 dra_option = switch(
-    "--dra",
-    "Pods may have ResourceClaims of our class (Kubernetes 1.34 and newer).",
-    envvar="APPORTION_DRA",
-    show_envvar=True,
-)
+    "--dra", "Pods may have ResourceClaims of our class (Kubernetes 1.34 and newer).",
+    envvar="APPORTION_DRA", show_envvar=True,
+)  # fmt: skip
 
 
 def kube_choice(*, kubernetes: bool, kubeconfig: Path | None, context: str | None) -> KubeChoice:

@@ -155,14 +155,9 @@ async def serving(
         tls, following = given_tls(files, service.clock)
         service.loop("certificates", following.run)
     server = HttpServer(
-        listen,
-        metrics=None,
-        not_ready=service.reasons_against_ready,
-        routes=routes,
-        key="--listen",
-        tls=tls.context if tls else None,
-        limits=limits,
-    )
+        listen, metrics=None, not_ready=service.reasons_against_ready, routes=routes,
+        key="--listen", tls=tls.context if tls else None, limits=limits,
+    )  # fmt: skip
     async with listening(server) as address:
         yield f"{'https' if files else 'http'}://{address}"
 

@@ -58,13 +58,9 @@ class Session(msgspec.Struct, frozen=True):
                 each(change)
 
         reader = Reader(
-            self.ledger,
-            cluster,
-            metrics=service.metrics,
-            on_change=observe if observers else None,
-            after=cluster.state.revision,
-            writes=writes,
-        )
+            self.ledger, cluster, metrics=service.metrics, after=cluster.state.revision,
+            on_change=observe if observers else None, writes=writes,
+        )  # fmt: skip
         service.ready_when(reader.not_ready)
         return reader
 
