@@ -138,19 +138,22 @@ def _entry(
     try:
         row = msgspec.convert(written, _Row, strict=strict)
     except msgspec.ValidationError as error:
-        words = str(error)
-        at = _AT.search(words)
-        field = at[1] if at else ""
-        if unknown := _UNKNOWN.search(words):
-            field, known = unknown[1], _Row.__struct_fields__
-            meant = [f"did you mean {each}?" for each in known if each.startswith(field)]
-            hint = meant[0] if field and meant else did_you_mean(field, known)
-            fields = f"a node has {', '.join(known)}"
-            words = f"{field!r} is no field of a node; {hint or fields}"
+        field, words = _mistake(str(error))
         of = f"node {name!r}: " if name else ""
         wrong.append(f"{where(field)}: {of}{words}")
         row = None
     return _Entry(where, name, row)
+
+
+def _mistake(said: str) -> tuple[str, str]:
+    if (unknown := _UNKNOWN.search(said)) is None:
+        at = _AT.search(said)
+        return at[1] if at else "", said
+    field, known = unknown[1], _Row.__struct_fields__
+    meant = [f"did you mean {each}?" for each in known if each.startswith(field)]
+    hint = meant[0] if field and meant else did_you_mean(field, known)
+    fields = f"a node has {', '.join(known)}"
+    return field, f"{field!r} is no field of a node; {hint or fields}"
 
 
 def _entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:

@@ -89,8 +89,7 @@ class Problem:
 def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Document | Problem]:
     """Yield every document of the named files and folders, in order; `-` is stdin.
 
-    From a folder only files with SUFFIXES are read. The last problem tells where a limit ended
-    it."""
+    From a folder only files with SUFFIXES are read. The last problem says where a limit applied."""
     size = documents = 0
     for found in read_manifest_bytes(names, stdin):
         if isinstance(found, Problem):
@@ -248,6 +247,7 @@ def undeclared_queues(wish: Wish, declared: Iterable[str]) -> list[str]:
     """Warn about named but undeclared queues: a typo would lift all limits."""
     known = {*declared, *(each.queue for each in wish.limits if isinstance(each, QueueObserved))}
     said: list[str] = []
+    # If no queue is declared at all, queues are not in use.
     for queue, (document, at) in wish.queues.items() if known else ():
         if queue not in known:
             hint = did_you_mean(queue, known)

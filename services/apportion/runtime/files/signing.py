@@ -1,7 +1,6 @@
 """Ed25519 keys in PEM files: a private key that signs, and its public key.
 
-Invariant: a private key is written once, readable by its owner only, and never over an existing
-file."""
+Invariant: a private key never replaces a file, and only its owner can read it."""
 
 from __future__ import annotations
 

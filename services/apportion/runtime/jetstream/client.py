@@ -113,7 +113,7 @@ def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
 
 
 class _Asked:
-    """The pending requests of one connection; each ends once, at last with it."""
+    """The pending requests of one connection; each ends exactly once."""
 
     def __init__(self) -> None:
         # By token: the subjects whose refusal ends a request, and its reply.

@@ -93,8 +93,7 @@ async def create(
 ) -> dict[str, object]:
     """Create a consumer of `subjects` under a free name, `first` if that is free.
 
-    Returns its settings. Raises NotPermitted, and LedgerUnavailable, also if all names are in
-    use."""
+    Returns its settings. Raises NotPermitted, and LedgerUnavailable if all names are in use."""
     for number, name in enumerate(_names(wire.owner or _NOBODY, first)):
         try:
             made = await _create(wire, {**settings, "name": name}, subjects)

@@ -1,8 +1,7 @@
 """The NATS client library, made faster; the only module that uses it.
 
-Some changes need private members of the library: tests/unit/runtime/test_private_members.py
-lists them with reasons and version. Invariant: a message arrives as the library would deliver
-it."""
+For the private members that it uses see tests/unit/runtime/test_private_members.py. Invariant: a
+message arrives as the library would deliver it."""
 
 import asyncio
 import base64

@@ -110,7 +110,7 @@ class Bucket:
     async def put(
         self, name: str, nuid: str, parts: Sequence[bytes], metadata: Mapping[str, str]
     ) -> None:
-        """Store bytes; `nuid` names the chunks. Raises LedgerFull, LedgerUnavailable."""
+        """Store bytes under a name; `nuid` names the chunks. Raises LedgerError."""
         digest, size, chunks = sha256(), 0, 0
         for chunk in _chunks(parts):
             digest.update(chunk)
@@ -149,7 +149,7 @@ class Bucket:
         return data
 
     async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """Replace a message without an entry. Raises LedgerFull, LedgerUnavailable."""
+        """Replace a single message without an entry. Raises LedgerError."""
         await self._publish(self._alone(name), payload, {**headers, "Nats-Rollup": "sub"})
 
     async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:

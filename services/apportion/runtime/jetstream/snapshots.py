@@ -107,11 +107,11 @@ class Snapshots:
             return frozenset()
 
     async def attest(self, keys: Iterable[Key]) -> None:
-        """Store attestations; only intakes may. Raises LedgerFull, LedgerUnavailable."""
+        """Store which snapshots match the ledger; only intakes may. Raises LedgerError."""
         await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
 
     async def oldest(self, first: int) -> State | None:
-        """Return the oldest state to read on from. Raises LedgerUnavailable, NotPermitted."""
+        """Return the oldest state for a ledger from `first` on. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision + 1 >= first else None
             if state is not None:
@@ -119,7 +119,7 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """Return the beginning after a drop to `last`, unless stored. Raises BadObject."""
+        """Return the beginning after a drop to `last`; None if stored. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:
@@ -133,7 +133,7 @@ class Snapshots:
         raise BadObject(f"no snapshot behind {last} can be used any more")
 
     async def begin_with(self, beginning: Beginning) -> None:
-        """Replace the stored beginning. Raises LedgerFull, LedgerUnavailable."""
+        """Replace the stored beginning; for the bootstrap user. Raises LedgerError."""
         entry, before = beginning.stored.entry, await _entries(self._beginning)
         if beginning.configuration is not None:
             await keep_configuration(self._beginning, beginning.configuration)
@@ -195,7 +195,7 @@ class Snapshots:
             raise BadObject(f"the ledger has another record at {stored.revision}: it was made anew")
 
     async def save(self, taken: Taken) -> None:
-        """Store a snapshot, delete old ones. Raises LedgerFull, LedgerUnavailable."""
+        """Store a snapshot of this ledger and delete old ones. Raises LedgerError."""
         record = await stream.read_record(self._wire, taken.revision)
         if record is None:
             raise LedgerUnavailable(f"the ledger has no record at {taken.revision} any more")
@@ -256,15 +256,15 @@ _KEPT_REVISION: Final = "Apportion-Revision"
 
 
 async def keep_configuration(bucket: Bucket, record: Record) -> None:
-    """Store the configuration in force along with a trimmed ledger's snapshot.
+    """Store the configuration in force with a trimmed ledger. Raises LedgerError.
 
-    The webhook folds only the configuration, and its user may not read snapshots, which contain
-    all pods. Raises LedgerFull, LedgerUnavailable, NotPermitted."""
+    The webhook folds only this record, because its user may not read snapshots: they have all
+    pods."""
     await bucket.put_alone(NAME, record.payload, {_KEPT_REVISION: str(record.revision)})
 
 
 async def kept_configuration(bucket: Bucket) -> Record | None:
-    """Return the stored configuration, or None. Raises BadObject, LedgerUnavailable."""
+    """Return the stored configuration; None if there is none. Raises LedgerError."""
     found = await bucket.get_alone(NAME)
     if found is None:
         return None

@@ -159,7 +159,7 @@ _decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 
 
 async def find(wire: Wire, *, subject: str = "") -> StreamInfo | None:
-    """Return the stream's info, or None; counts `subject`. Raises LedgerUnavailable."""
+    """Return the stream's info, with the count of `subject`. Raises LedgerUnavailable."""
     body = {"subjects_filter": subject} if subject else None
     answer = await call_api(wire, f"STREAM.INFO.{STREAM}", body, absent=STREAM_NOT_FOUND)
     return _decode_info(answer) if answer else None

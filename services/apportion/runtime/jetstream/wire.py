@@ -126,8 +126,7 @@ async def call_api(
 ) -> bytes:
     """Return the reply to an API request; empty for an error code in `absent`.
 
-    Raises ApiRefused, NotPermitted, and LedgerUnavailable without a reply, as requests are
-    repeatable."""
+    Requests must be repeatable. Raises ApiRefused, NotPermitted, LedgerUnavailable."""
     payload = b"" if body is None else msgspec.json.encode(body)
     await wire.wait_connected(API_TIMEOUT_S)
     try:

@@ -207,8 +207,7 @@ class KubeApi:
     ) -> AsyncIterator[bytes]:
         """Yield the lines of a streamed answer until it ends, first an empty one.
 
-        Raises KubeRefused, or KubeUnavailable if the connection broke or was silent for
-        `idle_s`."""
+        Raises KubeRefused, and KubeUnavailable if it broke or was silent for `idle_s`."""
         use = await self._newest()
         try:
             async with use.session.request(

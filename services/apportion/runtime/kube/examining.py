@@ -1,8 +1,7 @@
 """What a cluster supports and a user may do: DRA at start, facts for the doctor.
 
-It only reads, dry-runs, and asks what the user may do (SelfSubjectAccessReview). Invariant:
-without the DRA version or feature gates that it needs the service does not start, and names
-them."""
+It only reads, dry-runs, and asks what the user may do (SelfSubjectAccessReview). Invariant: a
+service does not start without the DRA version and feature gates that it needs."""
 
 import asyncio
 from typing import Any, Final, NamedTuple
@@ -33,7 +32,7 @@ class _Version(Struct, frozen=True, rename="camel"):
 
 
 async def require_dra(api: KubeApi, clock: Clock) -> None:
-    """Wait for an answer of the API server. Raises ConfigError without resource v1."""
+    """Wait for the API server. Raises ConfigError if it lacks resource.k8s.io/v1."""
     failures = 0
     while True:
         try:

@@ -146,8 +146,7 @@ class _Object(Struct, frozen=True):
 def skipping(decode: Callable[[Data], T]) -> Callable[[Data], T]:
     """Make `decode` work on objects with deeply nested fields that it skips.
 
-    msgspec skips by recursion, so one object would hide all others. Raises only
-    msgspec.DecodeError."""
+    msgspec skips by recursion, so one object could hide all others. Raises msgspec.DecodeError."""
     shallow = from_outside(decode)
 
     def decoded(data: Data) -> T:

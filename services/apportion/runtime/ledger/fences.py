@@ -1,9 +1,8 @@
 """What to expect of a subject whose newest record the server no longer has.
 
-After a trim or a loss of records the server treats such a subject as empty. Invariant: a writer
+After a trim or a loss of records the server treats the subject as empty. Invariant: a writer
 expects that only after folding all that was trimmed or the missing record, and a record that the
-server named only after folding it. So a fence never passes an event that its writer has not
-seen."""
+server named only after folding it, so a fence passes no event that its writer has not seen."""
 
 import asyncio
 from typing import Final
@@ -24,7 +23,7 @@ class Fences:
         self._asking = asyncio.Lock()
 
     def expected(self, newest: int, *, folded: int, subject: str = "") -> int:
-        """Return what to expect of a subject, of which `newest` was folded; 0 if unknown."""
+        """Return what a fence on `subject` must expect; `newest` is 0 if forgotten."""
         if not newest and subject in self._found:  # the state has forgotten its records
             found = self._found[subject]
             return found if found <= folded else 0

@@ -19,7 +19,7 @@ SHOWN_IDS = 3
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """One event to append."""
+    """One event to append, with its two fences."""
 
     subject: str
     id: str  # pod fence: the server takes an id once in its duplicate window of two minutes

@@ -232,8 +232,7 @@ Wrong = tuple[int, str]  # a revision and the error there
 class ReceiptCheck:
     """Check records against receipts while reading. Raises ReceiptInvalid, OSError.
 
-    Invariant: records count as proven only after reading all of their segment and matching its
-    root."""
+    Invariant: records are proven only once their whole segment was read and matches its root."""
 
     def __init__(self, receipts: Receipts, keys: Sequence[VerifyingKey]) -> None:
         self._receipts = receipts

@@ -1,7 +1,6 @@
 """Plain requests between `apportion run`, the extender, agents and schedulers.
 
-They are not events: only the ledger says that a pod exists, where it is placed and that it
-ended."""
+They are no events: only the ledger says that a pod exists, where it is placed and that it ended."""
 
 from typing import Annotated, Final, Literal
 

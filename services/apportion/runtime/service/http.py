@@ -75,7 +75,7 @@ class Connections:
             self._ended, self._said_s = 0, now
 
     def silent(self, address: str, seconds: float) -> None:
-        """Log once per client a closed connection without data, as browsers open some."""
+        """Log a closed connection without data once per client: browsers open some."""
         if address not in self._silent:
             _log.debug("a connection from %s was ended: silent for %g s", address, seconds)
         self._silent[address] = None

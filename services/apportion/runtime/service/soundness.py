@@ -1,9 +1,8 @@
 """Check that the ledger has the required settings and accepts our appends.
 
 With changed settings a stream could drop events, so nothing is appended until they are restored.
-Invariants: a service is not ready while the last check found a wrong setting, or from a failed
-append until one succeeds or none was tried for a minute; a check without an answer changes
-nothing."""
+Invariant: a service is not ready while the last check found a wrong setting, or from a failed
+append until one succeeds or none was tried for a minute."""
 
 import asyncio
 import contextlib
@@ -97,7 +96,7 @@ class Soundness:
             self._outcome, self._at_s = outcome, self._clock.monotonic()
 
     def trouble(self) -> str:
-        """Return `full` or `unknown` if the last append, a minute ago at most, failed so."""
+        """Return `full` or `unknown` if the newest append failed so within a minute."""
         recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S
         return self._outcome if recent and self._outcome in TROUBLES else ""
 

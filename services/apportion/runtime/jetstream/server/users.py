@@ -142,7 +142,7 @@ class Users:
     ) -> Members:
         """Create a user for each role without one, the ledger's key, and nats.conf.
 
-        `agents` maps agents to nodes; by default one serves all. Raises UsersFailed,
+        `agents` maps names to nodes; by default one serves all. Raises UsersFailed,
         InvalidIdentity."""
         found = self.read()
         for member in found.members:
