@@ -1,12 +1,10 @@
-"""Which pods are where, as far as others care: counted by node, for selectors that somebody uses.
+"""Count the placed pods by node, for each label selector that is in use.
 
-Kubernetes' pod affinity, anti-affinity and topology spread ask how many pods that a selector means
-are in a domain. Here each such selector has a count for every node, which one pod that comes or
-goes changes by one; nothing is counted before the first pod with such a wish. Topology spread does
-not count pods that are being deleted, so a selector of spread has a count of its own.
-
-A derived structure: it can be dropped and made again from the `State`. Invariant: after `note` of
-every pod that was placed or left, each count is what a walk over all placed pods would give."""
+Pod affinity, anti-affinity and topology spread ask how many pods that a selector matches are in a
+domain. Nothing is counted before the first pod with such a term. Topology spread ignores
+terminating pods, so its selectors have counts of their own.
+Derived: it can be dropped and rebuilt from the `State`. Invariant: after `note` of every pod that
+was placed or left, each count equals that of a walk over all placed pods."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,16 +21,16 @@ from apportion.core.workloads.pods.affinity import meet
 from apportion_schemas import Neighbour, PodConstraints, PodSelector, PodSubmitted, PodTerm
 from apportion_schemas.workload import NO_WISHES
 
-SELECTORS_MAX: Final = 4096  # counted at once; beyond, all are forgotten and asked for anew
+# selectors counted at once; beyond, all are dropped and requested again
+SELECTORS_MAX: Final = 4096
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 KindKey = tuple[str, tuple[tuple[str, str], ...]]
-_Counted = tuple[PodSelector, bool]
-"""A selector, and whether its count is for topology spread."""
+_Counted = tuple[PodSelector, bool]  # a selector, and True if its count is for topology spread
 
 
 class Counts:
-    """How many pods of one sort each node has; no two changes give the same `version`."""
+    """Number of pods per node for one selector or term; every change has a new `version`."""
 
     def __init__(self, clock: Iterator[int]) -> None:
         self.by_node: Counter[str] = Counter()
@@ -44,7 +42,7 @@ class Counts:
         self._stale: dict[str, None] = {}
 
     def add(self, node: str, amount: int) -> None:
-        """So many pods came to the node, or left it."""
+        """Add `amount`, which may be negative, to the count of the node."""
         self.by_node[node] += amount
         if not self.by_node[node]:
             del self.by_node[node]
@@ -52,14 +50,14 @@ class Counts:
         self._stale[node] = None
 
     def rows(self, columns: Columns) -> NDArray[np.int64]:
-        """The count of every row; only what changed since the last time is looked at."""
+        """Return the count of each row, updating only what changed since the last call."""
         changed = columns.facts_changed.since(self._seen)
         self._seen = columns.facts_changed.end
         if self._generation != columns.generation or changed is None:
             self._generation = columns.generation
             self._rows = np.zeros(len(columns.names), np.int64)
             self._stale = dict.fromkeys(self.by_node)
-        else:  # of these the node may be another one
+        else:  # these rows may be other nodes now
             self._rows[changed] = [self.by_node[columns.names[row]] for row in changed.tolist()]
         for node in self._stale:
             if node in columns:  # else it was forgotten, with no pods
@@ -69,9 +67,7 @@ class Counts:
 
 
 class _Kind:
-    """Pods of one namespace with the same labels that are all being deleted, or all are not.
-
-    To a selector they are all alike."""
+    """Pods with the same namespace, labels and terminating flag; selectors treat them alike."""
 
     def __init__(self, key: KindKey, *, terminating: bool) -> None:
         self.key = (key, terminating)
@@ -82,11 +78,11 @@ class _Kind:
 
 
 class Concern(NamedTuple):
-    """What of other pods decides about one pod, beside its shape.
+    """How other pods restrict one pod, in addition to its shape.
 
-    `guards` are the anti-affinity terms of placed pods that mean this one; `wishes` says whether it
-    has wishes of its own, and `itself` for each selector of its affinity and then of its spread,
-    whether that means the pod itself."""
+    `guards` are the anti-affinity terms of placed pods that select this one. `wishes` is True if
+    the pod has terms of its own. `itself` has an entry for each selector of its affinity, then of
+    its spread: True if it selects the pod itself."""
 
     guards: tuple[PodTerm, ...]
     wishes: bool
@@ -98,7 +94,7 @@ NO_CONCERN: Final = Concern((), wishes=False, itself=())
 
 
 class Neighbours:
-    """Every placed pod by what it is and where, and those that others placed."""
+    """The placed pods by namespace, labels and node, including pods of other schedulers."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -110,7 +106,7 @@ class Neighbours:
         self._guards: dict[PodTerm, Counts] = {}
         self._against: dict[KindKey, tuple[PodTerm, ...]] = {}
         self._clock = count(1)
-        self._by_label = False  # whether any term ever meant namespaces by their labels
+        self._by_label = False  # True once any term selected namespaces by their labels
         self._uncounted: list[PodState | NodeState] = []
         self._others: dict[str, tuple[Neighbour, ...]] = {}
         mind = any(has_wishes(pod.submitted.shape.pods) for pod in state.pods.values())
@@ -118,7 +114,7 @@ class Neighbours:
             self._activate()
 
     def note(self, pod: PodState) -> bool:
-        """The pod was submitted, placed or taken away; whether a count changed."""
+        """Count a pod that was submitted, placed or removed. Return True if a count changed."""
         if not self.active:
             if not has_wishes(pod.submitted.shape.pods):
                 return False
@@ -145,7 +141,7 @@ class Neighbours:
         return changed
 
     def look_at(self, node: NodeState) -> bool:
-        """The node was told of anew: other pods of others may be there; whether a count changed."""
+        """Recount the node's pods of other schedulers. Return True if a count changed."""
         if not self.active:
             if not _keeps_away(node):
                 return False
@@ -172,7 +168,7 @@ class Neighbours:
         return changed
 
     def rename(self, pod: PodState) -> bool:
-        """The pod has other labels, or is being deleted; whether a count changed."""
+        """Recount a pod whose labels changed or that is being deleted. True if a count changed."""
         at = self._at.get(pod.uid) if self.active else None
         if at is None:
             return False
@@ -188,7 +184,7 @@ class Neighbours:
         return changed
 
     def concern(self, pod: PodSubmitted) -> Concern:
-        """What of other pods decides about this one."""
+        """Return how other pods restrict this one."""
         if not self.active:
             return NO_CONCERN
         self.count(len(self._uncounted))
@@ -200,14 +196,15 @@ class Neighbours:
         return Concern(guards, wishes=True, itself=itself)
 
     def counts(self, selector: PodSelector, *, spread: bool = False) -> Counts:
-        """The pods that the selector means; counted from now on.
+        """Return the counts of the pods that the selector matches, and keep them from now on.
 
-        `spread`: without those that are being deleted. Source: kube-scheduler's PodTopologySpread
+        With `spread`, terminating pods are left out. Source: kube-scheduler's PodTopologySpread
         (`countPodsMatchSelector`); its InterPodAffinity counts them."""
         self.count(len(self._uncounted))
         found = self._matching.get((selector, spread))
         if found is None:
-            if len(self._matching) >= SELECTORS_MAX:  # whoever holds counts asks for new ones
+            # callers fetch their counts again when `epoch` changes
+            if len(self._matching) >= SELECTORS_MAX:
                 self.epoch += 1
                 self._matching.clear()
                 for kind in self._kinds.values():
@@ -222,15 +219,17 @@ class Neighbours:
         return found
 
     def selects(self, selector: PodSelector, pod: PodSubmitted) -> bool:
-        """Whether the selector means this pod."""
+        """Return True if the selector matches this pod."""
         return self._selects(selector, pod.namespace, pod.labels)
 
     def owners(self, term: PodTerm) -> Counts:
-        """The placed pods that have this term of anti-affinity."""
+        """The counts of the placed pods that have this anti-affinity term."""
         return self._guards[term]
 
     def relabel(self, namespace: str) -> bool:
-        """The namespace has other labels; whether somebody's terms may mean its pods by them."""
+        """Update the counts for a namespace whose labels changed.
+
+        Returns True if any term selects namespaces by label, so that pods may be affected."""
         if not self._by_label:
             return False
         for key in [key for key in self._against if key[0] == namespace]:
@@ -256,7 +255,7 @@ class Neighbours:
         if namespace not in selector.namespaces:
             if selector.by_label:
                 known = self._state.namespaces.get(namespace)
-                # Its name is one of the labels of a namespace on every API server.
+                # Every API server sets a namespace's name as one of its labels.
                 own = {**(known.labels if known is not None else {}), NAME_LABEL: namespace}
                 if not meet(own, selector.by_label):
                     return False
@@ -269,15 +268,15 @@ class Neighbours:
         self._uncounted = [*self._state.pods.values(), *self._state.nodes.values()]
 
     def count(self, some: int) -> bool:
-        """Count up to so many of the pods that stood before anybody minded, or of nodes with pods
-        of others; whether all are.
+        """Count at most `some` of the pods and nodes that existed before the first affinity term.
 
-        Whoever asks for a `concern` before has all of them counted."""
+        Returns True when all are counted. `concern` and `counts` count what is left first."""
         for _ in range(min(some, len(self._uncounted))):
             each = self._uncounted.pop()
             if isinstance(each, NodeState):
                 self._count_others(each)
-            elif self._state.pods.get(each.uid) is each:  # one that has gone may have left its uid
+            # a later pod may have the uid of a deleted one
+            elif self._state.pods.get(each.uid) is each:
                 self.note(each)
         return not self._uncounted
 
@@ -326,17 +325,16 @@ def _others_of(node: NodeState) -> tuple[Neighbour, ...]:
 
 
 def _keeps_away(node: NodeState) -> bool:
-    """Whether a pod of others is there that keeps pods away."""
     return any(each.anti_affinity for each in _others_of(node))
 
 
 def kind_of(pod: PodSubmitted) -> KindKey:
-    """What makes two pods alike to every selector."""
+    """Return the key that is equal for pods that every selector treats alike."""
     return pod.namespace, tuple(sorted(pod.labels.items()))
 
 
 def has_wishes(wishes: PodConstraints) -> bool:
-    """Whether a pod minds where other pods are."""
+    """Return True if a pod has affinity, anti-affinity or topology spread terms."""
     if wishes is NO_WISHES:
         return False
     return bool(wishes.affinity or wishes.anti_affinity or wishes.preferred or wishes.spread)
