@@ -1,12 +1,11 @@
-"""Pods whose node somebody else chooses: which nodes have the devices, and the place there.
+"""Pods whose node kube-scheduler chooses: which nodes have the devices, and the placement there.
 
-kube-scheduler asks about devices alone, through our extender. Labels, taints, CPU and the like are
-its business, so the shape is asked without them, of the same columns and classes as the engine.
-
-A choice is a wish, not a fact: it waits here until the ledger says what came of it, and whoever
-made it asks again where that never happens. Invariants: asking changes nothing, neither the state
-nor an answer that comes later; a pod with a chooser is placed on the node that was chosen last, by
-a question about that node alone, and never by the queue."""
+kube-scheduler asks our extender about devices only. It checks labels, taints, CPU and the like
+itself, so the query omits these and uses the same columns and classes as the engine.
+A choice is a request, not a fact: it is pending here until the ledger has the result, and
+kube-scheduler retries if there is none. Invariants: a query changes neither the state nor a later
+answer. A pod with a chooser is placed only on the node chosen last, by a query about that node, and
+never by the queue."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -41,27 +40,27 @@ from apportion_schemas import (
 
 _ANY_TAINT: Final = (Toleration(operator="Exists"),)
 _encode = msgspec.json.Encoder(order="sorted").encode
+# pending choices; beyond, the oldest is dropped, and its chooser retries
 CHOICES_MAX: Final = 10_000
-"""Choices that wait; beyond, the oldest is forgotten, and whoever made it asks again."""
 
 
 def devices_shape(shape: Shape) -> Shape:
-    """The shape without anything that a node must have beside devices."""
+    """Return the shape with only its requirements for devices."""
     node = NodeConstraints(tolerations=_ANY_TAINT)
     return structs.replace(shape, node=node, pods=PodConstraints())
 
 
 class FilterResult(NamedTuple):
-    """Of the nodes that were asked about: those that fit, with their points, and why others do not.
+    """The queried nodes that fit, with their points, and the refusal code of each other node.
 
-    Of a node under None nobody has told us anything."""
+    The code is None for a node that is not in the ledger."""
 
     fits: dict[str, int]
     refused: dict[str, RefusalCode | None]
 
 
 class NodeFit(NamedTuple):
-    """A node that fits: the shares there, the points as people see them, and how many fit."""
+    """A node that fits: the shares there, its displayed score, and how many nodes fit."""
 
     shares: tuple[Share, ...]
     policy: str
@@ -70,9 +69,9 @@ class NodeFit(NamedTuple):
 
 
 class FitQuery:
-    """Answers over one state; what it derives is kept up by `observe`, and made at first use.
+    """Answers fit queries over one state; its indexes are built at first use.
 
-    `columns` are those of an engine over the same state, which keeps them up to date itself."""
+    `columns` may be those of an engine over the same state, which then keeps them up to date."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -81,23 +80,23 @@ class FitQuery:
         self._classes: ClassCache | None = None
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed."""
+        """Update the indexes with what the fold changed."""
         if self._follows and self._columns is not None and change.node is not None:
             self._columns.touch(change.node, change.shares)
 
     @property
     def columns(self) -> Columns:
-        """The nodes, up to date but for those that are touched since the last question."""
+        """The indexed nodes; those touched since the last query may be stale."""
         if self._columns is None:
             self._columns = Columns(self._state)
         return self._columns
 
     def prepare(self) -> bool:
-        """Get new prices ready, a part at a time; whether they are. See `ClassCache.prepare`."""
+        """Read more nodes for new prices. Return True when done; see `ClassCache.prepare`."""
         return self._classes is None or self._classes.prepare()
 
     def filter(self, shape: Shape, names: Iterable[str]) -> FilterResult:
-        """What each of these nodes is to a pod of this shape."""
+        """Return which of these nodes fit a pod of this shape, and why the others do not."""
         class_, columns = self._class_of(shape), self.columns
         rows = {name: self._row(columns, name) for name in names}
         fits: dict[str, int] = {}
@@ -106,7 +105,7 @@ class FitQuery:
             points = REFUSED if row is None else int(class_.board.points[row])
             may_collide = row is not None and points != REFUSED and class_.may_collide
             if row is not None and may_collide and assign(class_, columns, row) is None:
-                class_.exclude(row)  # its containers want the same devices
+                class_.exclude(row)  # its containers need the same devices
                 points = REFUSED
             if points == REFUSED:
                 refused[name] = None
@@ -120,7 +119,7 @@ class FitQuery:
         return FilterResult(fits, refused)
 
     def fit_on(self, shape: Shape, name: str) -> NodeFit | None:
-        """A pod of this shape on this node, or None where it does not fit."""
+        """Return how a pod of this shape fits on this node, or None."""
         class_, columns = self._class_of(shape), self.columns
         row = self._row(columns, name)
         if row is None or int(class_.board.points[row]) == REFUSED:
@@ -134,7 +133,7 @@ class FitQuery:
         return NodeFit(shares, rule.policy, total, class_.fitting)
 
     def shortage(self, shape: Shape, name: str) -> tuple[RefusalCode, NearMiss | None]:
-        """Why a pod of this shape does not fit on this node, which it does not."""
+        """Return why a pod of this shape does not fit on this node; call it only if so."""
         class_, columns = self._class_of(shape), self.columns
         row = self._row(columns, name)
         if row is None:
@@ -153,7 +152,7 @@ class FitQuery:
 
 
 class ExternalChoices:
-    """The choices that wait over one state; `columns` are those of its engine, if it has one."""
+    """The pending choices over one state; `columns` are those of its engine, if it has one."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -162,14 +161,14 @@ class ExternalChoices:
         self._nodes: dict[str, str] = {}
 
     def choose(self, uid: str, node: str) -> None:
-        """The pod is to be placed on this node; a choice before this one is void."""
+        """Request to place the pod on this node; replaces an earlier choice."""
         self._nodes.pop(uid, None)
         self._nodes[uid] = node
         if len(self._nodes) > CHOICES_MAX:
             del self._nodes[next(iter(self._nodes))]
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed."""
+        """Update the indexes, and drop choices whose result is in the ledger."""
         self._fit_query.observe(change)
         if self._limits is not None:
             self._limits.observe(change)
@@ -180,15 +179,15 @@ class ExternalChoices:
             self._nodes.pop(data.uid, None)
 
     def prepare(self) -> bool:
-        """Do a part of what `decide` needs that takes long; whether all of it is there."""
+        """Do a part of the slow preparation for `decide`. Return True when all of it is done."""
         return not self._nodes or self._fit_query.prepare()
 
     def decide(
         self, owns: Callable[[PodState], bool], *, events_max: int
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
-        """What becomes of the choices for pods that are ours, each beside those before it.
+        """Decide the choices for our pods, in order; each counts for those after it.
 
-        A choice for a pod that is not in the ledger yet waits for it."""
+        A choice for a pod that is not yet in the ledger stays pending."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
         reservations: Reservations | None = None
         for uid, name in self._nodes.items():
@@ -196,7 +195,7 @@ class ExternalChoices:
             if pod is None or not is_pending(self._state, pod) or not owns(pod):
                 continue
             if reservations is None:
-                # Nobody asks which pods stand beside each other.
+                # No affinity is checked here.
                 limits, columns = self._known_limits(), self._fit_query.columns
                 reservations = Reservations(self._state, columns, limits, None)
             reservations.charge()
