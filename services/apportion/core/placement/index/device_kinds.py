@@ -1,7 +1,7 @@
-"""The kinds of device: what every ask treats alike has one number.
+"""The kinds of device: devices that every ask treats alike share a number.
 
-An ask is worked out once for each kind and not for each device. Invariant: a number means the same
-kind as long as the index lives, whether or not any node has one now."""
+The demand of an ask is computed once per kind, not per device. Invariant: a number keeps its
+meaning as long as the index lives, whether or not any node has such a device now."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -26,7 +26,7 @@ class DeviceKinds:
         self._as_of: Int64 = -1
 
     def number(self, device: Device) -> int:
-        """The number of devices that differ from this one in id and index at most."""
+        """Return the number shared by all devices that differ only in id and index."""
         key = (
             device.family,
             device.model,
@@ -45,23 +45,23 @@ class DeviceKinds:
         return known
 
     def id_number(self, name: str) -> int:
-        """The number of the device of this id, by which many are compared at once."""
+        """Return a number for the device id, so that many can be compared at once."""
         return self._id_numbers.setdefault(name, len(self._id_numbers))
 
     def id_numbers(self, names: Iterable[str]) -> list[int]:
-        """The numbers of those of these ids that have one."""
+        """Return the numbers of those ids that have one."""
         return [self._id_numbers[name] for name in names if name in self._id_numbers]
 
     def count(self, numbers: Iterable[int], by: int) -> None:
-        """So many more columns of the index are of each of these kinds."""
+        """Add `by` to the count of each of these kinds."""
         for number in numbers:
             self._counts[number] += by
 
     def offered(self, as_of: Int64) -> list[Device | None]:
-        """The kinds of device that there are, by number; None where no node has any (more).
+        """Return the existing kinds of device, by number; None for kinds that no node has.
 
-        The same list as long as they are the same; `as_of` tells whether they may differ. What is
-        weighed over all kinds is weighed over these, or it would depend on what there has been."""
+        It is the same list as long as they are the same; `as_of` changes if they may differ.
+        Computations over all kinds use these, so as not to depend on kinds of the past."""
         if as_of != self._as_of:
             self._as_of = as_of
             offered = [
