@@ -1,8 +1,8 @@
-"""The scores that weigh shapes: they choose node and device together, by which pods usually come.
+"""Scores that weigh frequent shapes, and choose node and device together.
 
-By FGD a pod goes where it raises the expected fragmentation least. It is after "Beware of
-Fragmentation" (Weng et al., USENIX ATC 2023), with its score in whole percent of a sigmoid:
-differences too small to see leave the choice to the order of names."""
+FGD places a pod where it raises the expected fragmentation least. It follows "Beware of
+Fragmentation" (Weng et al., USENIX ATC 2023), including its score in whole percent of a sigmoid:
+smaller differences leave the choice to the order of names."""
 
 from math import ceil, log
 from typing import Final, NamedTuple
@@ -33,12 +33,12 @@ from apportion_schemas.quantities import WHOLE
 
 MILLION: Final[Int64] = 1_000_000
 _COMPUTE: Final = (1 << packed.COMPUTE_BITS) - 1
+# gains, in millionths of a device, where the score becomes 1, 2, … 99: sigmoid's inverse
 STEPS: Final = tuple(round(MILLION * log(step / (100 - step))) for step in range(1, 100))
-"""Gains, in millionths of a device, from which the score is 1, 2, … 99: sigmoid's inverse."""
 
 
 class Fgd(NodeScore):
-    """The fragmentation score of one shape; of several asks, the one that takes most decides."""
+    """The fragmentation score of one shape; of several asks, the largest one decides."""
 
     policy = "fgd"
 
@@ -58,7 +58,7 @@ class Fgd(NodeScore):
         self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
 
     def rate(self, seen: ScoreInput) -> None:
-        """How far the expected fragmentation falls: from 0 (a rise of devices) to `POINTS`."""
+        """Score the fall of expected fragmentation: 0 for a rise of devices, up to `POINTS`."""
         columns, given = seen.columns, np.asarray(seen.given)[: seen.count]
         chosen = np.flatnonzero(given != REFUSED)
         readings = self._price_table.read(columns)
@@ -84,7 +84,7 @@ class Fgd(NodeScore):
         given[chosen] = percent * (POINTS // 100)
 
     def device(self, row: int) -> int:
-        """The device with the best score."""
+        """Return the device with the best score."""
         return self._devices.of(row)
 
     def _percent(self, gain: Ints) -> Ints:
@@ -93,10 +93,10 @@ class Fgd(NodeScore):
     def _best(
         self, before: Ints, cpu_milli: Ints, left: Ints, taken: Ints, usable: "Usable"
     ) -> tuple[NDArray[np.intp], Ints]:
-        """The column of the device with the best score, the first of equals, and the score.
+        """The column of the device with the best score (ties go to the first), and the score.
 
-        `taken` is what the share would take of each device that has enough. Of several devices the
-        first are taken."""
+        `taken` is what the share would take of each device with room. An ask for several devices
+        takes the first ones."""
         if self._count > 1:
             taken *= (taken > 0).cumsum(1) <= self._count
             after = self._expected(cpu_milli, Usable.of(left - taken, usable.sizes))
@@ -122,9 +122,9 @@ class Fgd(NodeScore):
 
 
 class Usable(NamedTuple):
-    """By node and shape: what is left on devices with room for one share, and how many those are.
+    """By node and shape: what is left on devices with room for one share, and their number.
 
-    `all_left` is by node; `sizes` are of the shapes on the node's kind of device."""
+    `all_left` is by node; `sizes` are those of the shapes on the node's kind of device."""
 
     sizes: Ints
     left: Ints
@@ -133,7 +133,7 @@ class Usable(NamedTuple):
 
     @classmethod
     def of(cls, left: Ints, sizes: Ints) -> "Usable":
-        """Of nodes whose devices have this much left, in percent, by column."""
+        """Return the value for nodes whose devices have this much left, in percent, by column."""
         usable = cls(sizes, np.zeros_like(sizes), np.zeros_like(sizes), left.sum(1))
         for column in range(HOST + 1, left.shape[1]):
             here = left[:, column, np.newaxis]
@@ -143,7 +143,7 @@ class Usable(NamedTuple):
         return usable
 
     def changed(self, before: Ints, after: Ints) -> "Usable":
-        """The same with what one device of each node has left changed."""
+        """Return the value after one device of each node changed from `before` to `after`."""
         was, now = before[:, np.newaxis], after[:, np.newaxis]
         fitted, fits = was >= self.sizes, now >= self.sizes
         return Usable(
@@ -155,31 +155,30 @@ class Usable(NamedTuple):
 
 
 class NotedDevices:
-    """For each row the device that gave it its points, kept until the row is looked at again."""
+    """The device that gave each row its points, until the row is evaluated again."""
 
     def __init__(self) -> None:
         self._devices = np.zeros(0, np.int8)
 
     def note(self, columns: Columns, rows: Rows, devices: NDArray[np.intp]) -> None:
-        """These rows have these devices."""
+        """Record the devices of these rows."""
         count = len(columns.names)
         if len(self._devices) != count:
             self._devices = np.full(count, NO_DEVICE, np.int8)
         self._devices[rows] = devices
 
     def of(self, row: int) -> int:
-        """The device noted for the row, or `NO_DEVICE`."""
+        """Return the device recorded for the row, or `NO_DEVICE`."""
         return int(self._devices[row]) if row < len(self._devices) else NO_DEVICE
 
 
 class Price:
-    """A pod goes where the pods that usually come lose least; of several asks, the one that takes
-    most decides.
+    """Place a pod where the frequent pods lose least; of several asks, the largest decides.
 
-    A node is worth what it could still earn (the least over several prices of CPU, so that neither
-    CPU nor devices are left over alone), and a little for the variety of shapes that it still has
-    room for. The score is what of that the pod would leave. Of the node's devices the pod takes the
-    one that leaves the most value, of equals the fullest."""
+    A node is worth what it could still earn, plus a little for the variety of shapes that still
+    fit. What it could earn is the lowest over several prices of CPU, so that neither CPU nor
+    devices are left over alone. The score is the worth that the pod would leave. The pod takes the
+    device of the node that leaves the most value; ties go to the fullest."""
 
     policy = "price"
 
@@ -191,7 +190,7 @@ class Price:
         self._taken = _taken(price_table, ask, shape.node)
 
     def rate(self, seen: ScoreInput) -> None:
-        """`POINTS` less the loss in millionths of a device."""
+        """Give `POINTS` minus the loss in millionths of a device."""
         columns, price_table, taken = seen.columns, self._price_table, self._taken
         if self._rows != len(columns.names):
             self._rows = len(columns.names)
@@ -200,11 +199,11 @@ class Price:
         loss_loops.weigh(seen, columns.flat_free, readings.tables, readings, taken)
 
     def device(self, row: int) -> int:
-        """The device that leaves the most value."""
+        """Return the device that leaves the most value."""
         return self._taken.device[row]
 
     def total(self, points: Int64) -> float:
-        """100 where nothing is lost, 50 where a whole device is, and so on."""
+        """Return 100 for no loss, 50 for the loss of a whole device, and so on."""
         return 100 * MILLION / (MILLION + POINTS - points)
 
 
@@ -214,7 +213,7 @@ def _taken(price_table: PriceTable, ask: Ask | None, needs: NodeConstraints) -> 
         states = after_share(ask, device).astype(np.int32)
         if is_cut(device):
             states = np.where(states == NOWHERE, np.arange(STATES), states)
-        else:  # what fits by a fraction of a percent takes all that is left
+        else:  # a share that misses by a fraction of a percent takes all that is left
             states[states == NOWHERE] = FULL
         after[kind * STATES :][:STATES] = states + kind * STATES
     count = ask.count if ask is not None else 0
