@@ -27,7 +27,7 @@ from apportion_schemas import GangShortage, PodTerm, RefusalCode
 from apportion_schemas.quantities import GANG_PODS_MAX
 
 LIMIT: Final = 4  # tries for each domain, if there are several sets
-# Tries of one gang in one decision. Each looks at every node, and delays all other pods: with a
+# Tries of one gang in one decision. Each evaluates every node, and delays all other pods: with a
 # domain per host, 3,200 tries took 19 s. With more domains a gang may wait although a later one
 # would fit.
 TRIES_MAX: Final = 64

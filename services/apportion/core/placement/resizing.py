@@ -1,7 +1,7 @@
-"""Pods that run and are to have more or less of their devices: whether they can, and what they get.
+"""Resize the shares of running pods: whether it is possible, and the new shares.
 
-A resize stays on the pod's own devices: a process that runs cannot be moved. Invariant: nothing is
-promised that a device has not got now, and no limit of a queue or a namespace is exceeded by it."""
+A resize stays on the pod's devices, because a running process cannot be moved. Invariant: a resize
+never exceeds what its devices have free, nor a limit of the queue or namespace."""
 
 from collections import Counter
 from typing import Any
@@ -14,13 +14,12 @@ from apportion.core.placement.queueing.waiting import Waiting
 from apportion_schemas import PodResized, ResizeAsked, ResizeRefused, Share
 from apportion_schemas.placement import ResizeCode
 
-LIVE = "hami-core"
-"""The way of sharing whose limits can be changed under a process that runs."""
+LIVE = "hami-core"  # the sharing mode whose limits can be changed for a running process
 _FAMILY = "nvidia"
 
 
 class CannotResize(Exception):
-    """The pod cannot have what was asked for; `why` are the fields of ResizeRefused that say so."""
+    """The resize is not possible; `why` has the fields of ResizeRefused that explain it."""
 
     def __init__(self, code: ResizeCode, **why: Any) -> None:
         super().__init__(code)
@@ -28,7 +27,7 @@ class CannotResize(Exception):
 
 
 class Resizing:
-    """Answers the wishes of one state, one in a decision."""
+    """Answers the resize requests of one state, one per decision."""
 
     def __init__(self, state: State, limits: Limits, waiting: Waiting) -> None:
         self._state = state
@@ -36,7 +35,7 @@ class Resizing:
         self._waiting = waiting
 
     def decide(self) -> PodResized | ResizeRefused | None:
-        """The answer to the oldest wish for a pod of ours, if there is any."""
+        """Return the answer to the oldest resize request of our pods, or None."""
         state = self._state
         for uid, wish in sorted(state.resizes.items(), key=lambda item: item[1].revision):
             pod, placed = state.pods[uid], state.pods[uid].placement
@@ -59,10 +58,9 @@ class Resizing:
         return None
 
     def _check_limits(self, pod: PodState, placed: Placement, shares: tuple[Share, ...]) -> None:
-        """Raise CannotResize where the pod with these shares is beyond its queue or namespace."""
         if not self._limits.active:
             return
-        pod.placement = None  # it is asked as if it came anew
+        pod.placement = None  # check it like a new pod
         self._limits.note(pod, undone=True)
         try:
             exceeded = self._limits.exceeded(pod, placed.node, shares)
@@ -76,10 +74,10 @@ class Resizing:
 def wanted_shares(
     node: NodeState, held: tuple[Share, ...], asked: ResizeAsked
 ) -> tuple[Share, ...]:
-    """What the pod would hold.
+    """Return the shares of the pod after the resize.
 
-    Raises CannotResize: it is not clear of which container, or shares of this kind have one
-    size."""
+    Raises `CannotResize` if the container is unknown or ambiguous, the sharing mode has fixed
+    sizes, or the device is too small."""
     names = tuple(dict.fromkeys(share.container for share in held))
     if not names:
         raise CannotResize("no-device")
@@ -108,7 +106,6 @@ def _sized(node: NodeState, share: Share, asked: ResizeAsked) -> Share:
 
 
 def _check_room(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]) -> None:
-    """Raise CannotResize where a device has not got so much free."""
     memory, cores = Counter[str](), Counter[str]()
     for sign, shares in ((-1, held), (1, wanted)):
         for share in shares:

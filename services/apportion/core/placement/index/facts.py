@@ -120,7 +120,7 @@ class FactColumns:
         self.preferred: Int32s = self._preferred.data
 
     def _look_at_preferences(self, columns: Columns, rows: Rows) -> bool:
-        # All rows get points anew once the first node is discouraged, or the last no longer is.
+        # All rows get new points once the first node is discouraged, or the last no longer is.
         shunned_before = bool(self._discouraged)
         self._discouraged.difference_update(rows.tolist() if shunned_before else ())
         for row in rows[columns.discouraging[rows] & ~columns.vacant[rows]].tolist():
