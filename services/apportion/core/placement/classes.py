@@ -1,9 +1,8 @@
 """A class: all pods of one shape, with an up-to-date score for every node.
 
-The first query of a shape evaluates every node, in a few array operations. Later queries evaluate
-only the rows that changed since, so a decision costs what changed, not the size of the cluster.
-Invariant: after `refresh` the board has each node's points, or marks it as refused by a filter. It
-may miss one case, containers that need the same device; `assign` finds that."""
+A query evaluates only the rows that changed since the last one. Invariant: after `refresh` the
+board has each node's points, or marks it as refused by a filter. It may miss one case, containers
+that need the same device; `assign` finds that."""
 
 from collections.abc import Callable
 from typing import Final
@@ -54,9 +53,8 @@ READ_MAX: Final = 2_500  # nodes that one decision reads for new prices
 class PlacementClass:
     """The pods of one shape, evaluated against every node.
 
-    With `picks_one` it takes one device, whatever the links between devices. `relations` are those
-    to other pods, or None; `volumes` are the requirements of its volumes, or None. `needs` are the
-    filters of requirements that are rare. Devices of the kinds `without`, and the rows `kept`, are
+    With `picks_one` it takes one device, whatever the links between devices. `needs` are the
+    filters of requirements that are rare. Device kinds `without` and the rows `kept` are
     excluded."""
 
     def __init__(
@@ -104,9 +102,7 @@ class PlacementClass:
     def follow(
         self, policy: PolicyChanged, price_table: PriceTable | None, geometries: Known
     ) -> None:
-        """Switch to this policy, these prices and MIG geometries: recompute points, keep facts.
-
-        Cluster-wide policies exclude no device."""
+        """Switch to this policy, these prices and MIG geometries: recompute points, keep facts."""
         same = self._policy is policy and self._price_table is price_table
         if same and self._geometries is geometries:
             return
@@ -232,9 +228,7 @@ class PlacementClass:
         return first(columns.nodes[row].devices[device], self._order)
 
     def scored_device(self, row: int) -> int:
-        """Return the position of the device that the score chose.
-
-        Returns `NO_DEVICE` if the device policy does not follow the score."""
+        """Return the position of the device that the score chose, or `NO_DEVICE`."""
         return self.node_score.device(row) if self._follows_score else NO_DEVICE
 
     def _resize(self, rows: int) -> None:
@@ -307,12 +301,9 @@ class PlacementClass:
 class ClassCache:
     """The classes over one state; the least recently used one is dropped.
 
-    The inputs of a class may change: policy, prices, kinds of device, MIG geometries. A class
-    follows the next time it is used. So an event that concerns all classes costs nothing by itself,
-    and each decision pays for the classes that it uses. `prepare` gets the prices, which they
-    share, ready beforehand. `looks` is the total cost of `PlacementClass.refresh`, so that a caller
-    can stop in time.
-    Invariant: `class_of` returns the class as if it were built from the current state."""
+    A class follows changes of policy, prices, device kinds and geometries when it is next used, so
+    each decision pays only for the classes that it uses. `looks` is the total cost of refreshes, so
+    that a caller can stop in time."""
 
     def __init__(self, state: State, columns: Columns) -> None:
         self._state = state
@@ -323,9 +314,7 @@ class ClassCache:
         self.looks: Int64 = 0
 
     def prepare(self) -> bool:
-        """Read more nodes for new prices, at most `READ_MAX`. Return True when all are read.
-
-        A class that weighs by prices waits until all are read if it is used before."""
+        """Read more nodes for new prices, at most `READ_MAX`. Return True when all are read."""
         if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
             return True
         self._columns.sync()

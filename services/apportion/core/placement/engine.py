@@ -1,11 +1,9 @@
 """The engine: pending pods in, decisions out.
 
-`decide` runs filter, score, choose and assume for as many pods as fit one batch. What it assumes
-for one pod counts for the next, and is undone before it returns: the state changes only when the
-decision comes back from the ledger. So a refused append needs only `retry`.
-Invariant: `decide` leaves the state as it was, and the same state yields the same placements
-whatever the engine has seen before. The exception is a waiting gang: its pods take the best nodes
-one by one, any placement may change which these are, and it is retried only after a release."""
+The state changes only when a decision comes back from the ledger, so a refused append needs only
+`retry`. Invariant: `decide` leaves the state as it was, and the same state yields the same
+placements whatever the engine has seen before. The exception is a waiting gang: any placement may
+change where its pods go, but it is retried only after a release."""
 
 from typing import Final
 
@@ -213,9 +211,7 @@ class Engine:
         return decision
 
     def _choose_queue(self, looks_max: int) -> bool:
-        """Choose the queue whose turn it is. False if that takes more than one decision.
-
-        First it wakes shape queues with affinity to a pod that was just reserved."""
+        # Wakes shape queues with affinity to a reserved pod; False if this exceeds the decision.
         if self._neighbours.active and not self._waking.wake_affinity(looks_max):
             return False
         if self._queue.contested:
@@ -252,9 +248,7 @@ class Engine:
     def _where_room_is_made(
         self, shape_queue: ShapeQueue, head: PodState
     ) -> tuple[PodState, PodPlaced | None]:
-        """The first pod behind the head that fits on the node kept for it, and its placement.
-
-        If there is none, the head and None. The head may be a pod that never preempts."""
+        # The first pod behind the head that fits on its nominated node; the head may never preempt.
         for uid in sorted(self._state.nominated):
             pod = self._state.pods.get(uid)
             if pod is None or pod is head or not is_pending(self._state, pod):

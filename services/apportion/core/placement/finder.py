@@ -1,7 +1,5 @@
 """Find the best node and devices for one pod: filter, score, choose, within its limits.
 
-It keeps the index of the nodes and a class for each recent shape, so a query costs what changed
-since the last one.
 Invariant: a search changes only derived data; the same state and reservations give the same
 result."""
 
@@ -64,8 +62,7 @@ class _OwnRows:
 class PlaceFinder:
     """Finds placements over one state, counting the reservations.
 
-    `shard` is the part that this scheduler decides for. If `apart` is set, because other schedulers
-    place at the same time, nodes of the shard are tried first."""
+    With `apart`, because other schedulers place at the same time, nodes of the shard come first."""
 
     def __init__(
         self, state: State, limits: Limits, neighbours: Neighbours, reservations: Reservations
@@ -127,9 +124,7 @@ class PlaceFinder:
     def class_of(
         self, pod: PodState, *, alone: bool = False, without: frozenset[int] = NO_KINDS
     ) -> PlacementClass:
-        """Return the up-to-date class of the pod's shape.
-
-        `alone` ignores all relations to other pods. `without` ignores devices of these kinds."""
+        """Return the class of the pod's shape, `alone` without relations to other pods."""
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
         return self._class_of(pod, concern, without)
 
@@ -150,9 +145,7 @@ class PlaceFinder:
         return found
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Nodes that are nominated for other pods of the same or higher priority.
-
-        Nodes nominated for pods of the same gang are not among them."""
+        """Nodes nominated for pods of the same or higher priority, except of the same gang."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)
@@ -232,10 +225,8 @@ class PlaceFinder:
         )
 
     def _first_of(self, class_: PlacementClass, pod: PodState) -> NDArray[np.bool_] | None:
-        """Rows to try before all others: those of our shard while kept apart, or None.
-
-        A class with preferences for nodes ignores the shard. A pod whose placement was refused by
-        an agent avoids that agent's node."""
+        # A class with preferences for nodes ignores the shard. A pod whose placement was refused by
+        # an agent avoids that agent's node.
         if pod.backoff is not None and pod.backoff.node in self._state.nodes:
             others = np.ones(len(self.columns.names), np.bool_)
             others[self.columns.row_of(pod.backoff.node)] = False

@@ -1,11 +1,8 @@
 """Pods whose node kube-scheduler chooses: which nodes have the devices, and the placement there.
 
-kube-scheduler asks our extender about devices only. It checks labels, taints, CPU and the like
-itself, so the query omits these and uses the same columns and classes as the engine.
-A choice is a request, not a fact: it is pending here until the ledger has the result, and
-kube-scheduler retries if there is none. Invariants: a query changes neither the state nor a later
-answer. A pod with a chooser is placed only on the node chosen last, by a query about that node, and
-never by the queue."""
+kube-scheduler asks our extender about devices only. A choice is pending here until the ledger has
+the result. Invariant: a query changes neither the state nor a later answer; a pod with a chooser is
+placed only on the node chosen last, and never by the queue."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -51,9 +48,7 @@ def devices_shape(shape: Shape) -> Shape:
 
 
 class FilterResult(NamedTuple):
-    """The queried nodes that fit, with their points, and the refusal code of each other node.
-
-    The code is None for a node that is not in the ledger."""
+    """The points of nodes that fit; the refusal code of others, None if not in the ledger."""
 
     fits: dict[str, int]
     refused: dict[str, RefusalCode | None]
@@ -69,9 +64,7 @@ class NodeFit(NamedTuple):
 
 
 class FitQuery:
-    """Answers fit queries over one state; its indexes are built at first use.
-
-    `columns` may be those of an engine over the same state, which then keeps them up to date."""
+    """Answers fit queries over one state; an engine's `columns` are updated by that engine."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -185,9 +178,7 @@ class ExternalChoices:
     def decide(
         self, owns: Callable[[PodState], bool], *, events_max: int
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
-        """Decide the choices for our pods, in order; each counts for those after it.
-
-        A choice for a pod that is not yet in the ledger stays pending."""
+        """Decide the choices for our pods in the ledger, in order; each counts for later ones."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
         reservations: Reservations | None = None
         for uid, name in self._nodes.items():

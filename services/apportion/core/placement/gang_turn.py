@@ -1,11 +1,9 @@
 """Decide for a gang: placements for all pods that it lacks, or for none.
 
 Required affinity may bind pods of a gang to each other; the first one placed then decides the
-domain for all. If the gang lacks room there, the next try starts in another domain, in the order of
-the best node of each. With several sets of such pods, the choices of their first pods are tried in
-combination.
-Invariants: a refused gang leaves no reservation. One set has at most one try per domain; several
-sets have at most `LIMIT` tries for each domain of each set; no gang has more than `TRIES_MAX`."""
+domain for all. If the gang lacks room there, the next try starts in another domain. Invariant: a
+refused gang leaves no reservation. One set of bound pods has at most one try per domain, several
+have `LIMIT` tries for each domain of each set, and no gang has more than `TRIES_MAX`."""
 
 from collections import Counter
 from typing import Final
@@ -35,10 +33,9 @@ APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEE
 
 
 class BoundPods:
-    """Pods of one gang that are bound to each other by affinity.
+    """Pods of a gang bound by affinity: the domain of each row, and rows for the first pod.
 
-    `domains` has the domain of each row. `allowed` are the rows where the first pod may go at all;
-    `open` are those left to try."""
+    `allowed` are the rows where the first pod may go at all; `open` are those left to try."""
 
     def __init__(self, domains: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
         self.domains = domains
@@ -93,9 +90,7 @@ class GangDomains:
         return True
 
     def _bound(self, waiting: list[PodState]) -> list[list[PodState]]:
-        """Group pods that are bound together: those a term selects, and those with the term.
-
-        Sets are ordered by their first pod."""
+        # Groups pods that a term selects with those that have the term, ordered by first pod.
         by_term: dict[PodTerm, list[PodState]] = {}
         for pod in waiting:
             for term in pod.submitted.shape.pods.affinity:
@@ -200,10 +195,8 @@ class GangTurn:
     def _place_elsewhere(
         self, waiting: list[PodState], deficit: GangDeficit, placed: list[Placed], refused: PodState
     ) -> tuple[list[Placed], PodState | None]:
-        """Like `_place`, trying one domain after the other for pods with affinity.
-
-        `placed` and `refused` are the result of the first try, whose reservations still count. They
-        are the answer unless a later try places all."""
+        # Tries one domain after the other. The first try's result, `placed` and `refused`, is
+        # returned with its reservations unless a later try places all.
         if not any(pod.submitted.shape.pods.affinity for pod in waiting):
             return placed, refused
         before = self._reservations.checkpoint() - len(placed)
@@ -223,9 +216,9 @@ class GangTurn:
     ) -> tuple[list[Placed], PodState | None]:
         """Reserve placements for what a gang lacks, skipping pods that fit nowhere.
 
-        If too few fit, the first skipped pod is returned as well. Skipped pods are retried while
-        others get placed, since they may have affinity to those. `near` has the bound pods by uid:
-        the first pod of each set is placed only on the set's `open` rows."""
+        If too few fit, the first skipped pod is returned as well. Skipped pods are retried, as they
+        may have affinity to pods placed since. `near` has the bound pods by uid: the first of each
+        set is placed only on the set's `open` rows."""
         placed: list[Placed] = []
         while True:
             refused: dict[bytes, PodState] = {}

@@ -1,9 +1,8 @@
 """What a gang lacks before its pods may start.
 
-A gang is placed whole or not at all: first, `min_available` of its pods, with the minimum of each
-task, go in one batch. After that the others are placed one by one, like Volcano's elastic members.
-Task minimums that add up to more than `min_available` are ignored, as in Volcano.
-Invariant: no pod of a gang is placed before the gang is declared."""
+First, `min_available` pods, with the minimum of each task, are placed in one batch; the others
+follow one by one, like Volcano's elastic members. As in Volcano, task minimums that exceed
+`min_available` in total are ignored. Invariant: no pod of an undeclared gang is placed."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -19,7 +18,7 @@ class GangDeficit(NamedTuple):
 
     @property
     def pods(self) -> int:
-        """Total number of pods."""
+        """Total number of pods that are lacking."""
         return self.tasks.total() + self.others
 
     def met_by(self, waiting: list[PodState]) -> bool:

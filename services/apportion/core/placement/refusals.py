@@ -1,10 +1,7 @@
 """Why a class fits nowhere: nodes counted by the filter that refused them, and near misses.
 
-For one ask, a device is refused by the first filter that it fails, and a node by the filter of the
-last device that it would have needed. Filters are ranked in their order, so the node with the
-highest rank is the nearest.
-Invariant: reasons are computed from the same columns as the decision, so they never contradict it.
-`Refusing` caches them for identical pods until the next reservation."""
+Filters are ranked in their order, so the node with the highest rank is the nearest. Invariant:
+reasons are computed from the same columns as the decision, so they never contradict it."""
 
 from typing import Final
 
@@ -138,9 +135,7 @@ def _amount_ranks(ask: AskColumns, columns: Columns, asked: NDArray[np.intp]) ->
 
 
 def _last_needed(ranks: Ranks, count: int) -> Ranks:
-    """The rank of the device at position `count` of each row, highest ranks first.
-
-    If a row has no such device, too few are there, unless it has no device of the family at all."""
+    # The rank of the device at position `count`, highest first; too few if a row has no such.
     least, few = RANK[RefusalCode.NO_SUCH_DEVICE], RANK[RefusalCode.DEVICES_TOO_FEW]
     width = ranks.shape[1]
     at = max(width - count, 0)

@@ -1,10 +1,6 @@
 """Placements that count before the ledger has them, for the duration of one decision.
 
-What one pod takes must count for the next, and be undone before the decision is returned, because
-the state changes only when the decision comes back from the ledger. So each placement is charged to
-the state as the fold would, and can be rolled back to a checkpoint.
-Invariant: after `roll_back()` the state, columns, limits and neighbours are as before the first
-reservation."""
+Invariant: after `roll_back()` the state, columns, limits and neighbours are as before."""
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import Placement, PodState, State
@@ -20,11 +16,9 @@ Placed = tuple[PodState, PodPlaced]
 class Reservations:
     """The placements that are assumed now, the newest last.
 
-    The newest is charged only by `charge`, which must be called before anything reads what is left.
-    So the last pod of a decision is never charged, and most decisions are about one pod.
-    `columns` are updated; a caller that rebuilds them must set them here. `neighbours` is None if
-    no affinity is checked. `met` is set when a pod that others have affinity to is reserved, and
-    reset by the caller that handles it. `version` changes with every charge or undo."""
+    The newest is charged only by `charge`, which must be called before anything reads what is left;
+    most decisions are about one pod and never charge it. `met` is set when a pod that others have
+    affinity to is reserved. `version` changes with every charge or undo."""
 
     def __init__(
         self, state: State, columns: Columns, limits: Limits, neighbours: Neighbours | None

@@ -1,7 +1,7 @@
 """Resize the shares of running pods: whether it is possible, and the new shares.
 
-A resize stays on the pod's devices, because a running process cannot be moved. Invariant: a resize
-never exceeds what its devices have free, nor a limit of the queue or namespace."""
+Invariant: a resize stays on the pod's devices, and exceeds neither their free amounts nor a
+limit."""
 
 from collections import Counter
 from typing import Any
@@ -74,10 +74,7 @@ class Resizing:
 def wanted_shares(
     node: NodeState, held: tuple[Share, ...], asked: ResizeAsked
 ) -> tuple[Share, ...]:
-    """Return the shares of the pod after the resize.
-
-    Raises `CannotResize` if the container is unknown or ambiguous, the sharing mode has fixed
-    sizes, or the device is too small."""
+    """Return the shares of the pod after the resize; raises `CannotResize`."""
     names = tuple(dict.fromkeys(share.container for share in held))
     if not names:
         raise CannotResize("no-device")

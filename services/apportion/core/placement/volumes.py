@@ -1,12 +1,9 @@
 """The effect of a pod's volume claims: which nodes it may use, or why none yet.
 
-The ledger has for each claim where its volume is or could be. The pod needs such a node, in
-addition to its own affinity, with room to attach the volume. Volumes are identified by their
-claims; one that is still attached but mounted by no pod of the node does not count. Without
-Kubernetes there are no volumes, and claims have no effect. Source: kube-scheduler's VolumeBinding,
-VolumeRestrictions, VolumeZone and NodeVolumeLimits.
-Invariants: a pod without claims costs nothing here; a volume that several pods of a node mount
-counts once there."""
+Volumes are identified by their claims; one that is attached but mounted by no pod does not count.
+Without Kubernetes, claims have no effect. Source: kube-scheduler's VolumeBinding,
+VolumeRestrictions, VolumeZone and NodeVolumeLimits. Invariant: a volume that several pods of a node
+mount counts once there."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -49,11 +46,10 @@ class ToAttach(NamedTuple):
 
 
 class VolumeNeeds:
-    """What pods of a class need for their volumes.
+    """What pods of a class need for their volumes; equal `key` means equal needs.
 
     `places` has the nodes of each volume that is not available everywhere. `attached` has the
-    volumes by driver, for drivers with a limit per node. `claims` are those of the ledger, as of
-    `epoch`. Equal `key` means equal needs."""
+    volumes by driver, for drivers with a limit per node."""
 
     def __init__(
         self,

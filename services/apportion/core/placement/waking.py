@@ -1,8 +1,7 @@
 """Decide when unschedulable shape queues are retried.
 
 Invariant: one stays unschedulable only while no pod of it could be placed. The exception is a gang:
-its pods take the best nodes one by one, any placement may change which these are, and it is retried
-only after a release."""
+any placement may change where its pods go, but it is retried only after a release."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -34,11 +33,8 @@ SLACK: Final = 64  # growth beyond twice the number of unschedulable ones, befor
 class Unschedulable:
     """The unschedulable shape queues by key, with their needs; some must always be rechecked.
 
-    For each, the needs of the host and of one ask are kept. One pass over the changed nodes
-    compares them all, and only those with room are evaluated in full. So they cost next to nothing
-    while nothing could help. Some may no longer be unschedulable; the caller checks that.
-    Invariant: one that `helped` leaves out fits on none of the nodes that changed since its last
-    check."""
+    One pass over the changed nodes compares all their needs, and only those with room are evaluated
+    in full. Invariant: one that `helped` leaves out fits on none of the nodes changed since."""
 
     def __init__(self) -> None:
         self._as_of: tuple[int, int, Known] = (-1, 0, ())  # of rows, kinds and geometries
@@ -90,8 +86,7 @@ class Unschedulable:
     def helped(self, columns: Columns, reordered: bool) -> list[bytes] | None:  # noqa: FBT001
         """Return those to recheck for room that appeared since the last call; None for all.
 
-        With `reordered`, devices are tried in another order since. All are rechecked if the rows,
-        the kinds of device or the MIG geometries changed, and once in a while, to drop empty
+        All are rechecked if rows, device kinds or geometries changed, and sometimes to drop empty
         ones."""
         seen, self._seen = self._seen, columns.changed.end
         before = self._as_of
@@ -185,9 +180,8 @@ class Waking:
     def wake(self, looks_max: int) -> bool:
         """Recheck the shape queues that an event may have helped since their last check.
 
-        Returns False if some are left for the next decision, after about `looks_max` row looks.
-        These are then checked in order together with newly helped ones, so that room goes to the
-        first pod."""
+        Returns False if some are left after about `looks_max` row looks. These are then checked in
+        order together with newly helped ones, so that room goes to the first pod."""
         self._finder.classes.looks = 0
         if self._hints != self._hints_seen:
             self._doubt()
@@ -197,8 +191,7 @@ class Waking:
         """Recheck shape queues with affinity or spread after a pod they select was reserved.
 
         Otherwise they would wait until the decision comes back, unlike after a restart. Returns
-        False if some are left; these are then rechecked with all others that may have been
-        helped."""
+        False if some are left, which are then rechecked like others that may have been helped."""
         self._reservations.charge()
         if self._reservations.met:
             self._reservations.met = self._anew = False
@@ -267,9 +260,7 @@ class Waking:
         return True
 
     def _to_ask(self, shape_queue: ShapeQueue) -> list[PodState]:
-        """Pods that represent the shape queue: one of each shape of a gang, or the head.
-
-        Pods with a nomination are added, since they may fit where no other does."""
+        # One pod of each shape of a gang, or the head; and nominated pods, which may fit alone.
         pods, nominated = self._state.pods, self._state.nominated
         turns = shape_queue.live(self._state) if shape_queue.gang else shape_queue.waiting[:1]
         found = {wants_key(pods[turn.uid]): pods[turn.uid] for turn in turns}
@@ -280,9 +271,7 @@ class Waking:
         return [*found.values(), *room]
 
     def _outdated(self, shape_queue: ShapeQueue, pods: Iterable[PodState]) -> bool:
-        """True if the reported reason no longer holds.
-
-        That is, no nominated node is kept from any of these pods, or their claims changed."""
+        # True if no nominated node is kept from these pods any more, or their claims changed.
         reported = shape_queue.reasons.volume if shape_queue.reasons is not None else None
         if reported is not None:
             return all(self._finder.volumes.shortage(pod) != reported for pod in pods)
@@ -293,10 +282,7 @@ class Waking:
     def _could_fit(
         self, shape_queue: ShapeQueue, pod: PodState, answers: dict[bytes, bool]
     ) -> bool:
-        """True if a pod of it might fit, ignoring labels if its pods have different ones.
-
-        `answers` caches results of this round by class, which pods with different labels may
-        share."""
+        # If its pods have different labels, ignore labels. `answers` caches results of this round.
         alone = shape_queue.key == plain_key(self._state, pod)
         kept = shape_queue.reasons.limit if shape_queue.reasons is not None else None
         if kept is not None and not self._limits.freed(pod, kept):

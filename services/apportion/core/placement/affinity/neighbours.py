@@ -1,10 +1,8 @@
 """Count the placed pods by node, for each label selector that is in use.
 
-Pod affinity, anti-affinity and topology spread ask how many pods that a selector matches are in a
-domain. Nothing is counted before the first pod with such a term. Topology spread ignores
-terminating pods, so its selectors have counts of their own.
-Derived: it can be dropped and rebuilt from the `State`. Invariant: after `note` of every pod that
-was placed or left, each count equals that of a walk over all placed pods."""
+Nothing is counted before the first pod with an affinity or spread term. Topology spread ignores
+terminating pods, so its selectors have counts of their own. Derived: can be rebuilt from the
+`State`. Invariant: each count equals that of a walk over all placed pods."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -78,11 +76,10 @@ class _Kind:
 
 
 class Concern(NamedTuple):
-    """How other pods restrict one pod, in addition to its shape.
+    """How other pods restrict one pod: `guards` are anti-affinity terms that select it.
 
-    `guards` are the anti-affinity terms of placed pods that select this one. `wishes` is True if
-    the pod has terms of its own. `itself` has an entry for each selector of its affinity, then of
-    its spread: True if it selects the pod itself."""
+    `wishes` is True if it has terms of its own; `itself` is True for each selector of its affinity,
+    then of its spread, that selects the pod itself."""
 
     guards: tuple[PodTerm, ...]
     wishes: bool
@@ -227,9 +224,7 @@ class Neighbours:
         return self._guards[term]
 
     def relabel(self, namespace: str) -> bool:
-        """Update the counts for a namespace whose labels changed.
-
-        Returns True if any term selects namespaces by label, so that pods may be affected."""
+        """Recount a namespace whose labels changed. True if any term selects by such labels."""
         if not self._by_label:
             return False
         for key in [key for key in self._against if key[0] == namespace]:

@@ -1,10 +1,8 @@
 """Refuse and prefer nodes for one class by the pods that are already placed.
 
-The rules are kube-scheduler's: required pod affinity (the first pod may go anywhere if it selects
-itself), required anti-affinity in both directions, topology spread over the nodes that the pod's
-own selector and affinity allow, and the pod's own preferred terms as points. Unlike kube-scheduler,
-the preferred terms of placed pods do not count for a new one.
-Invariant: after `refresh`, `ranks` and `points` reflect the current counts and labels."""
+The rules are kube-scheduler's for pod affinity, anti-affinity and topology spread, except that
+preferred terms of placed pods do not count. Invariant: after `refresh`, `ranks` and `points`
+reflect the current counts and labels."""
 
 from typing import NamedTuple
 
@@ -73,9 +71,7 @@ class Relations:
         return True
 
     def _counted(self, columns: Columns, spread: SpreadConstraint, eligible: Eligible) -> Flags:
-        """Rows whose pods count for this constraint.
-
-        For a required one, they must have the labels of all required constraints."""
+        # A node must have the labels of all required constraints to count for one of them.
         counted = eligible.counted(spread) & ~columns.vacant
         keys = (
             {spread.topology_key}

@@ -1,12 +1,8 @@
 """Choose the exact devices of each container on the chosen node.
 
-The hardest asks are met first: exclusive devices, then the most memory. An ask's `count` is that
-many different devices, the best linked ones or whole modules. Two containers of a pod may share a
-device. If a container's first choice leaves nothing for the next, other choices are tried, so that
-the order of the devices does not decide whether a pod fits: a pod refused under one order that fits
-under the next would wait for an event that never comes.
-Invariant: `assign` does not change the columns; it subtracts what each container takes in a copy of
-the node's row."""
+The hardest asks go first: exclusive devices, then the most memory. If a container's choice leaves
+nothing for the next, others are tried: a pod refused only because of the order of devices would
+wait for an event that never comes. Invariant: `assign` does not change the columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -192,8 +188,7 @@ def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[
     """Yield positions of `count` devices in whole modules of `size`, preferred ones first.
 
     Source: HAMi's `computeBestCombination910C`. Two dies of an Ascend 910C with the same quotient
-    of their index are a module, and a container with several dies gets modules of which both dies
-    fit. Among the modules that fit, those whose first device comes first are taken."""
+    of their index are a module, and a container with several dies gets only whole modules."""
     modules: dict[int, list[int]] = {}
     for position, device in enumerate(devices):
         modules.setdefault(device.index // size, []).append(position)

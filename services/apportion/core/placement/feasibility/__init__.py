@@ -1,9 +1,8 @@
 """The filters, in the order in which they are tried.
 
-A filter returns the amount needed and the amount available, and passes if there is enough. Node
-filters check a node, device rules check what a device is, amounts check what it has free. Each is
-in its module, with its descriptor in a table at the end. The index (`columns`, `classes`) answers
-the same for thousands of nodes at once; a property test compares the two."""
+A filter returns the amounts needed and available, and passes if there is enough. The index
+(`columns`, `classes`) evaluates the same for all nodes at once; a property test compares the
+two."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple

@@ -27,7 +27,6 @@ from apportion_schemas import RefusalCode
 
 _C = RefusalCode
 
-# where a pod's volumes are, and how many a node can attach; checked by `volumes`
 OF_VOLUMES: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.VOLUME_NODE_MISMATCH,
           "a volume of the pod is not on the node, and cannot be made there",
@@ -35,8 +34,8 @@ OF_VOLUMES: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.VOLUMES_EXHAUSTED, "node can have no more volumes of this CSI driver attached",
           "pods with volumes end on the node", MOUNTED, unit=Unit.VOLUMES),
 )  # fmt: skip
+"""Where a pod's volumes are, and how many a node can attach; checked by `volumes`."""
 
-# pod affinity, anti-affinity and spread; checked by `relations` for all nodes at once
 OF_NEIGHBOURS: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.POD_AFFINITY_MISMATCH, "no pod that this one must be near is there",
           "such a pod is placed there, or another pod affinity", NEAR),
@@ -47,21 +46,21 @@ OF_NEIGHBOURS: Final[tuple[Cause[Any], ...]] = (
           "more pods like this one are there than its topology spread allows",
           "room in the domains that have fewer, or a greater maxSkew", NEAR),
 )  # fmt: skip
+"""Pod affinity, anti-affinity and spread; checked by `relations` for all nodes at once."""
 
 TOO_FEW: Final[Cause[Any]] = Cause(
     _C.DEVICES_TOO_FEW, "node has fewer fitting devices than asked for",
     "a node with more such devices, or fewer devices asked for", DEVICE, unit=Unit.DEVICES,
 )  # fmt: skip
 
-# no part of the device is large enough; found by `demand`
 OF_PARTS: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.MIG_NO_PROFILE, "no MIG profile of the device holds the ask",
           "a larger card, or a smaller ask", PARTS, kind=Kind.LASTING, unit=Unit.MIB),
     Cause(_C.TEMPLATE_NONE_FITS, "no vNPU template of the device holds the ask",
           "a larger device, or a smaller ask", PARTS, kind=Kind.LASTING, unit=Unit.MIB),
 )  # fmt: skip
+"""No part of the device is large enough; found by `demand`."""
 
-# each container fits alone, but not all together; found by `assign`
 TOGETHER: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.NUMA_MISMATCH, "no NUMA node of the host has enough fitting devices",
           "devices on one NUMA node are freed, or no NUMA binding", DEVICE, unit=Unit.DEVICES,
@@ -73,6 +72,7 @@ TOGETHER: Final[tuple[Cause[Any], ...]] = (
           "more devices of one node are freed, or smaller asks", DEVICE, unit=Unit.DEVICES,
           fix_when_empty="a node with more such devices, or smaller asks"),
 )  # fmt: skip
+"""Each container fits alone, but not all together; found by `assign`."""
 
 NOMINATED: Final[Cause[Any]] = Cause(
     _C.NODE_NOMINATED,
@@ -80,7 +80,6 @@ NOMINATED: Final[Cause[Any]] = Cause(
     "that pod has its place, or a higher priority", KEPT, fix_when_empty=LARGER,
 )  # fmt: skip
 
-# what keeps a pod from every node: its volume claims, gang, queue or namespace
 OF_NO_NODE: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.VOLUME_CLAIM_NOT_READY,
           "a PersistentVolumeClaim of the pod is missing, not bound, lost or being deleted",
@@ -105,6 +104,7 @@ OF_NO_NODE: Final[tuple[Cause[Any], ...]] = (
           HELD_BY_NAMESPACE, kind=Kind.LIMIT,
           fix_when_empty="more in spec.hard of the ResourceQuota"),
 )  # fmt: skip
+"""What keeps a pod from every node: its volume claims, gang, queue or namespace."""
 
 # in the order in which they are tried; causes that concern no node come last
 CAUSES: Final[dict[RefusalCode, Cause[Any]]] = {

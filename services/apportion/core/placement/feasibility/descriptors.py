@@ -1,9 +1,7 @@
-"""The descriptor of a refusal code and of its filter: the only place with text about it.
+"""The descriptor of a refusal code and of its filter: its texts, unit and hints.
 
-Command line, API, console, documentation and the scheduler read these: the cause in words, the fix,
-the unit of its amounts, and the events that may end it (kube-scheduler's queueing hints). `causes`
-lists the descriptors of all codes.
-Invariant: only this package handles a code by its name, except for the code that finds it."""
+Command line, API, console, documentation and the scheduler read these. Invariant: only this package
+handles a code by its name, except for the code that finds it."""
 
 from collections.abc import Callable
 from enum import Enum

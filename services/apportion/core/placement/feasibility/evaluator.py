@@ -1,12 +1,9 @@
 """Apply the rules to one node: whether a pod fits there, and if not, what the node lacks.
 
-`feasibility` is the only place that answers this from the rules. The index answers it for all nodes
-at once from columns, and a property test compares the two. The caller chooses the occupancy of the
-node: as it is now, empty, or without some pods.
-A device is refused by the first rule that it fails. A node is refused by the rule of the last
-device that it would have needed: the device whose rule comes latest is the nearest. Relations to
-other pods, and containers that fit only alone, are not rules of one node; the engine finds them.
-Invariant: a node fits here exactly if no filter of the index refuses it."""
+A device is refused by the first rule that it fails, a node by the rule of the last device that it
+would have needed. Relations to other pods, and containers that fit only alone, are left to the
+engine. Invariant: a node fits here exactly if no filter of the index refuses it; a property test
+compares the two."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ _NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
 
 
 class Rules(NamedTuple):
-    """Cluster settings that affect the rules.
-
-    `geometries` are the known MIG geometries. With `idle_only`, a device with any share is
-    refused."""
+    """Known MIG geometries; with `idle_only`, a device with any share is refused."""
 
     geometries: Known = ()
     idle_only: bool = False
@@ -93,10 +87,7 @@ def devices_feasibility(
 
 
 def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rules) -> Need:
-    """Return the ask's demand on such a device, or the first rule that it can never pass.
-
-    Rules about which device it is come after those about what it is, some of which `demand`
-    checks."""
+    """Return the ask's demand on such a device, or the first rule that it can never pass."""
     refused = refused_kind(ask, constraints, device)
     if refused is not None and refused not in _WHICH_DEVICE:
         return refused

@@ -44,9 +44,7 @@ def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """The node's agent, which hands out shares, is reporting.
-
-    On a Kubernetes node, pods without devices need no agent."""
+    """The node's agent reports; on Kubernetes, pods without devices need no agent."""
     needed = bool(shape.asks) or node.observed is None
     return NO if node.silent and needed else YES
 
@@ -54,8 +52,7 @@ def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
 def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
     """No device plugin of HAMi or Volcano hands out the node's devices.
 
-    Those plugins take the share of the pod that their own scheduler locked or bound last: running
-    next to our binder, they gave 26 of 32 containers another pod's share."""
+    Next to our binder, such plugins gave 26 of 32 containers another pod's share."""
     return NO if shape.asks and node.foreign_plugin else YES
 
 
@@ -66,9 +63,7 @@ def cordon(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def unschedulable(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """The node is not cordoned in Kubernetes (`spec.unschedulable`).
-
-    As in kube-scheduler's NodeUnschedulable, pods that tolerate the matching taint are admitted."""
+    """The node is not cordoned (`spec.unschedulable`), or the pod tolerates that taint."""
     if not node.drained or any(_tolerates(each, UNSCHEDULABLE) for each in shape.node.tolerations):
         return YES
     return NO
@@ -92,9 +87,7 @@ def _tolerated(shape: Shape, taints: list[Taint]) -> int:
 
 
 def discouraged(shape: Shape, node: NodeState) -> bool:
-    """Return True if an untolerated taint has the effect `PreferNoSchedule`.
-
-    This is not a filter but a score: kube-scheduler's TaintToleration."""
+    """Return True if a `PreferNoSchedule` taint is not tolerated: a score, not a filter."""
     taints = node.observed.taints if node.observed else ()
     return any(
         taint.effect == PREFERABLY_NOT
@@ -214,7 +207,6 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 NodeCheck = Callable[[Shape, NodeState], tuple[int, int]]
 _C = RefusalCode
 
-# their answer changes only when the node itself is reported differently
 FACTS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.NODE_GONE, "node is not in the cluster", "the node joins the cluster", TOLD,
           check=present),
@@ -236,8 +228,8 @@ FACTS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.NODE_LABELS_MISMATCH, "node labels do not match the pod's selector or affinity",
           "a node with these labels, or another selector", TOLD, kind=Kind.LASTING, check=labels),
 )  # fmt: skip
+"""Those whose answer is the same until the node itself is reported again."""
 
-# amounts that the index has as columns
 ROOM: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.CPU_INSUFFICIENT, "not enough CPU on the node",
           "pods end on the node, or a smaller request", HOST, unit=Unit.MILLI_CPU,
@@ -248,8 +240,8 @@ ROOM: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.PODS_EXHAUSTED, "node has no room for another pod", "a pod there ends", HOST,
           unit=Unit.PODS, fix_when_empty=LARGER, check=pods),
 )  # fmt: skip
+"""Those with amounts that the index has as columns."""
 
-# rare requirements, which the index has no columns for
 NEEDS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.EXTENDED_RESOURCE_INSUFFICIENT, "not enough of an extended resource on the node",
           "pods end on the node, or a node that offers the resource", HOST, unit=Unit.PIECES,
@@ -262,6 +254,7 @@ NEEDS: tuple[Cause[NodeCheck], ...] = (
           "that pod ends, or both mount it with readOnly", HOST, unit=Unit.DISKS, check=disks,
           wanted=lambda shape: shape.node.disks),
 )  # fmt: skip
+"""Those of rare requirements, which the index has no columns for."""
 
 FACT_FILTERS = pairs(FACTS)
 NODE_FILTERS = (*FACT_FILTERS, *pairs(ROOM), *pairs(NEEDS))

@@ -1,7 +1,6 @@
 """A node with another occupancy: empty, without some of its pods, or without a cordon.
 
-Invariant: the node and its pods are not changed; released amounts equal those that the fold
-releases."""
+Invariant: the node and its pods are not changed, and amounts are released as the fold does."""
 
 from collections.abc import Callable, Iterable
 from copy import copy

@@ -1,10 +1,9 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """The loops of `AskColumns`: the devices of nodes against one ask.
 
-Arrays with a row per node are flat: `width` values per node, the host's first. `need` and `charge`
-are by kind; `fits` is by kind and cut, with `cuts` values per kind. `elsewhere` is empty if the pod
-names no device. Compiled loops do not check array bounds.
-Invariant: the same as for the loops of `row_loops`."""
+Arrays with a row per node are flat: `width` values per node, the host's first. `fits` has `cuts`
+values per kind. `elsewhere` is empty if the pod names no device. Compiled loops do not check array
+bounds. Invariant: see `row_loops`."""
 
 from typing import Final
 
@@ -107,9 +106,7 @@ def helped(
     kinds: Int64,
     found: Int64s,
 ) -> Int64:
-    """See `Unschedulable.helped`: fill `found` with the slots that have room; return how many.
-
-    `needs` are by slot and kind. MIG geometry and the devices that a pod names are not checked."""
+    """See `Unschedulable.helped`: fill `found` with the slots that have room; return how many."""
     helped_count: Int64 = 0
     slot: Int64
     i: Int64

@@ -1,6 +1,5 @@
 """One ask against every kind of device, and against the devices of each changed node.
 
-The demand on each kind of device is computed once. Then a node takes one pass over its devices.
 Invariant: a device has enough here exactly if it passes every device filter."""
 
 from collections.abc import Iterator, Sequence
@@ -30,11 +29,9 @@ _NOWHERE: Final = np.zeros(0, np.bool_)
 class AskColumns:
     """One ask: what each kind of device must have free, and which devices never fit.
 
-    The kinds `without` are excluded. `module` is the number of devices taken together, else 1.
-    `host_need` is what the pod needs of the host, packed. `demands`, `needs` and `instance_fits`
-    have an entry per kind. A need is packed, and `NEVER` if a device rule refuses the kind; whether
-    an instance fits depends on how the device is cut. `elsewhere` marks the devices that the pod's
-    uuids and indexes exclude, or is None."""
+    `module` is the number of devices taken together, else 1. `demands`, `needs` (packed, `NEVER` if
+    refused) and `instance_fits` (by cut) have an entry per kind; `without` excludes kinds.
+    `elsewhere` marks the devices that the pod's uuids and indexes exclude, or is None."""
 
     def __init__(
         self,
@@ -98,9 +95,7 @@ class AskColumns:
             marks[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
     def demand_of(self, kind: int) -> Demand:
-        """Return the demand on a kind of device that does not refuse the ask.
-
-        Raises `TypeError` if the kind refuses it."""
+        """Return the demand on a kind of device; raises `TypeError` if it refuses the ask."""
         found = self.demands[kind]
         if not isinstance(found, Demand):
             raise TypeError(f"kind {kind} refuses the ask: {found}")
@@ -202,9 +197,7 @@ class AskColumns:
 def unnamed(
     columns: Columns, wants: DeviceConstraints, rows: Rows
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return, by row and column, whether the pod's uuids, and its indexes, exclude the device.
-
-    Follows the filters `uuid` and `index`; columns without a device count as excluded."""
+    """Return whether the pod's uuids, and its indexes, exclude each device or empty column."""
     ids, indexes, known = columns.ids[rows], columns.index[rows], columns.device_kinds
     by_id = np.isin(ids, known.id_numbers(wants.nouse_ids))
     if wants.use_ids:

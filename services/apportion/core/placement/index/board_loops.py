@@ -54,9 +54,7 @@ def _most_of(points: Int32s, begin: Int64) -> Int64:
 
 
 def _least(most: Int32s, top: Int64s) -> Int64:
-    """A bound below the points of all best rows: that many blocks have a row above it.
-
-    `top` has a cell for each row to find."""
+    # A bound below the points of all best rows: that many blocks have a row above it.
     wanted: Int64 = len(top)
     block: Int64
     place: Int64

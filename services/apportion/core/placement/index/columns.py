@@ -1,12 +1,9 @@
 """The nodes as columns, so that numpy can evaluate many nodes at once.
 
-Derived: it can be dropped and rebuilt from the `State`. Rows are in the order of node names, so
-that a choice among equals never depends on the order in which nodes were learnt. Vacant rows
-between them, where no pod fits, let a joining node take a row near its position. So few rows move,
-and caches by row update only those.
-Invariants: after `sync`, row i reflects the state of node `names[i]`, and the two logs contain
-every row that changed or moved since a reader last read them. The names of the rows that are not
-vacant are in order, whatever the order of events."""
+Rows are in the order of node names, so that ties never depend on the order in which nodes were
+learnt. Vacant rows let a joining node take a row near its position, so that few rows move. Derived:
+can be rebuilt from the `State`. Invariant: after `sync`, row i reflects node `names[i]`, and the
+two logs have every row that changed or moved since a reader last read them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -161,14 +158,11 @@ class Touch(Struct, gc=False):
 class Columns:
     """Free amounts, device kinds and load of every node; `every` has the numbers of all rows.
 
-    `count` nodes have a row; a `vacant` row has an empty name and the node `VACANT`. When
-    `generation` changes, caches by row must restart. `free`, `kind`, `index`, `ids`, `slices`,
-    `cut` and `closed` have a row per node; column 0 is the host, and the devices follow in order.
-    `free` is packed, with guards set. `sums` has the columns `MEMORY` to `CORES_FREE`.
-    The rest have one value per node: `load` of the devices and `host_load` in `POINTS`; `left`, the
-    free devices and CPU in percent of a device, at most `LEFT_MAX`; `host_total`, the host's memory
-    in MiB and CPU in milli-cores; `schedulable`, True if the node refuses no pod without
-    constraints: present, ready, not cordoned, no taints."""
+    When `generation` changes, caches by row must restart. Column 0 is the host, and the devices
+    follow in order. `free` is packed, with guards set. `load` and `host_load` are in `POINTS`;
+    `left` is the free devices and CPU in percent of a device; `host_total` is in MiB and
+    milli-cores; `schedulable` nodes refuse no pod without constraints: present, ready, not
+    cordoned, no taints."""
 
     def __init__(self, state: State) -> None:
         self.device_kinds = DeviceKinds()

@@ -1,7 +1,5 @@
 """The cluster facts of every node against one shape, valid until a node is reported again.
 
-Labels, taints, readiness and the like: which filter refuses the node, how far the pod prefers it,
-and whether its pods count for topology spread.
 Invariant: after `rebuild` of the changed rows, each row agrees with the filters of its node."""
 
 from typing import Final, NamedTuple, Self
@@ -40,10 +38,7 @@ _ANSWERED: Final = frozenset(
 
 
 class Eligible(NamedTuple):
-    """Nodes whose pods may count for topology spread, by three criteria.
-
-    The node is `present`, the pod's selector and affinity allow it, and its taints are
-    tolerated."""
+    """Nodes whose pods may count for spread: present, allowed by affinity, taints tolerated."""
 
     present: Flags
     allowed: Flags
@@ -63,9 +58,9 @@ class Eligible(NamedTuple):
 class FactColumns:
     """One shape against every node, by row; `places` are the nodes of its volumes.
 
-    `ranks` are those of the facts filter that refuses the node, or `FITS`; `node_ok` is True if
-    none does. `eligible` are the nodes whose pods count for spread. `preferred` are the points of
-    preferred node affinity and of `PreferNoSchedule` taints, if the shape `prefers` any nodes."""
+    `ranks` are those of the facts filter that refuses the node, or `FITS`. `eligible` are the nodes
+    whose pods count for spread. `preferred` are points for node affinity and `PreferNoSchedule`
+    taints, if the shape `prefers` any nodes."""
 
     def __init__(self, shape: Shape, places: tuple[Terms, ...] = ()) -> None:
         self._shape = shape

@@ -1,7 +1,6 @@
 """The labels of nodes as columns: for each label key in use, the value by row.
 
-Most keys have few values, so a test of ten thousand nodes runs once per value.
-Invariant: each row agrees with the labels of its node."""
+Most keys have few values, so a test of ten thousand nodes runs once per value."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,11 +1,8 @@
 """Several amounts in one 64-bit integer, compared at once.
 
-Devices and hosts have the same fields: memory, compute, and how many more shares or pods fit. Each
-field has a guard bit above it. The guards of what is free are set; after subtracting what is
-needed, a guard is still set exactly if there was enough. So one subtraction and one mask check all
-amounts of thousands of devices in one numpy call.
-Invariant: every packed amount is within its field. The schemas keep amounts below the limits, and
-`clamped` limits computed ones."""
+Each amount of a device or host has a field with a guard bit above it. The guards of what is free
+are set; after subtracting what is needed, a guard is still set exactly if there was enough.
+Invariant: every packed amount is within its field; `clamped` limits computed ones."""
 
 from typing import Final
 
@@ -77,16 +74,13 @@ def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64
 
 
 def lacking(free: Int64, need: Int64) -> Int64:
-    """Return the guards of the insufficient amounts; 0 if there is room.
-
-    `free` has its guards set. This is the only definition of room: filters, refusals, assignment
-    and loops all use it."""
+    """Return the guards of the insufficient amounts of `free` (guards set); 0 if there is room."""
     guards: Int64 = GUARDS  # a local variable, or C would treat it as a Python object
     return ~(free - need) & guards
 
 
 def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Apply `lacking` to arrays."""
+    """Apply `lacking` to arrays of packed amounts."""
     found: NDArray[np.int64] = ~(free - need) & GUARDS
     return found
 

@@ -1,7 +1,7 @@
 """The log of rows that changed, in order, for readers at their own pace.
 
-Invariant: a reader that remembers its position gets every row that changed since, or learns that
-the log no longer has them all."""
+Invariant: a reader gets every row that changed since its position, or learns that some were
+dropped."""
 
 from typing import Final
 
@@ -18,10 +18,7 @@ Rows = NDArray[np.int64]
 
 
 class RowLog:
-    """Rows in the order in which they changed.
-
-    The first `count` of `cells` are the rows that are kept; `end` is the position after the
-    last."""
+    """The changed rows: the first `count` of `cells` are kept; `end` is the next position."""
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)

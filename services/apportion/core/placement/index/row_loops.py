@@ -1,10 +1,8 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """The loops of a class over the rows that it evaluates: which these are, and their points.
 
-The rows are the first `count` of `rows`. `given` has the result of each in the same order: points,
-or `REFUSED`. Compiled loops do not check array bounds.
-Invariant: a loop uses only whole numbers and calls only other loops, so the result is the same on
-every machine, compiled or not."""
+`given` has the points of each row, or `REFUSED`. Compiled loops do not check array bounds.
+Invariant: loops use only whole numbers, so the result is the same compiled or not."""
 
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s

@@ -1,7 +1,5 @@
 """The input of a score, its interface, and the board with the points of all nodes.
 
-The board keeps the best points of each block of rows, so finding the best nodes costs a pass over
-the blocks, not over all nodes.
 Invariant: `best` and `fitting` equal the result of a walk over all points."""
 
 from typing import Final, Protocol
@@ -22,10 +20,8 @@ _REFUSED: Final = np.int32(REFUSED)
 class ScoreInput:
     """The rows that a class evaluates: the first `count` of `rows`, initially all.
 
-    `given`, in the order of the rows, is `REFUSED` if a filter refuses the node, else the points
-    that the score sets. `enough`, in the same order and by column, is noted for the one ask for
-    which the score chooses a device (`NodeScore.ask_at`): True if a device has room for a share of
-    it."""
+    `given` has `REFUSED` or the points of each row. `enough`, by row and column, is True if a
+    device has room for the ask for which the score chooses a device (`NodeScore.ask_at`)."""
 
     def __init__(self, columns: Columns, given: Int32s) -> None:
         self.columns = columns
@@ -36,10 +32,7 @@ class ScoreInput:
 
 
 class NodeScore(Protocol):
-    """How one shape of pod prefers nodes; only some subclasses choose devices as well.
-
-    `policy` is the name shown with the points; `ask_at` is the position of the ask for which the
-    score chooses a device, or `NO_ASK`."""
+    """How one shape of pod prefers nodes; `ask_at` is an ask to choose a device for."""
 
     policy: str
     ask_at: int = NO_ASK
@@ -86,7 +79,7 @@ class Scoreboard:
         board_loops.write(points, most, self.fits, rows, count, self.given)
 
     def refuse(self, row: int) -> None:
-        """Refuse the row."""
+        """Set the points of the row to `REFUSED`."""
         self.write(np.array([row]), np.array([_REFUSED]))
 
     def replace(self, points: Points) -> None:

@@ -1,8 +1,7 @@
 """Queue and namespace limits, which keep a pod out although nodes have room.
 
-With one queue and no limit, nothing is counted. A limit is a rule of the scheduler and not an
-invariant of the ledger: the fold accepts placements beyond it. Each scheduler enforces the limits
-as far as it has read the ledger; `queueing.sharding` keeps several from exceeding them together."""
+A limit is a rule of the scheduler and not an invariant of the ledger: the fold accepts placements
+beyond it. `queueing.sharding` keeps several schedulers from exceeding one together."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -49,12 +48,9 @@ Taken = Callable[[Shape, Sequence[Share], NodeState], Amounts]
 class Holdings:
     """The allocated amounts of each account and its limits; subclasses map pods to accounts.
 
-    Each pod that is placed or released changes the amounts of its account. When the first limit is
-    set, all pods are queued to be counted. `count` does that in parts, for a caller that cannot
-    wait for all at once; a query counts whatever is left.
-    Derived: it can be dropped and rebuilt from the `State`. Invariant: after `note` of every pod
-    that was placed or left, the amounts of an account equal those of a walk over its placed
-    pods."""
+    When the first limit is set, all pods are queued to be counted. `count` does that in parts; a
+    query counts whatever is left. Derived: can be rebuilt from the `State`. Invariant: the amounts
+    of an account equal those of a walk over its placed pods."""
 
     def __init__(self, state: State, taken: Taken, least: Callable[[Shape], Amounts]) -> None:
         self._state = state
@@ -180,9 +176,7 @@ def _exceeded(limits: tuple[Limit, ...], held: Amounts, more: Amounts) -> LimitE
 
 
 class Queues(Holdings):
-    """Allocated amounts of every queue, once one has a limit or shares are requested.
-
-    They include host and devices, since a capability may limit either."""
+    """Allocated host and device amounts of queues, once one has a limit or shares are read."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_shares, quotas.at_least)
@@ -197,7 +191,7 @@ class Queues(Holdings):
         return queue_of(self._state, pod)
 
     def moved(self, name: str) -> None:
-        """Drop its cached share."""
+        """Drop the cached share of the queue."""
         self._shares.pop(name, None)
 
     def activate(self) -> None:
@@ -301,9 +295,7 @@ class _Totals:
 
 
 class Namespaces(Holdings):
-    """Allocated device amounts of every namespace with a quota of devices.
-
-    The API server enforces other quotas. A namespace without a device quota costs one lookup."""
+    """Allocated device amounts of namespaces with a device quota; the rest is the API server's."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_devices, quotas.devices_at_least)
@@ -315,7 +307,7 @@ class Namespaces(Holdings):
         return bool(self._limits)
 
     def account_of(self, pod: PodState) -> str:
-        """Return the pod's namespace."""
+        """Return the namespace of the pod."""
         return pod.submitted.namespace
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
@@ -360,11 +352,10 @@ class Namespaces(Holdings):
 
 
 class Kept(NamedTuple):
-    """The limit that kept a pod out: for some kinds of device, or for any node if None.
+    """The limit that kept a pod out: for the kinds `without`, or for any node if None.
 
-    If devices of other kinds exceed the limit only together, they are not in `without`, because
-    another node may have other combinations. Compare `seen` to tell whether the limit may allow
-    more now."""
+    Kinds that exceed the limit only together are not in `without`. Compare `seen` to tell whether
+    the limit may allow more now."""
 
     exceeded: LimitExceeded
     without: frozenset[int] | None

@@ -1,12 +1,9 @@
 """What a queue or a namespace may use, as bounds on the amounts of shares.
 
-Limits use the resource names of any dialect: a queue's capability, or `spec.hard` of a
-ResourceQuota. A limit of device memory or cores counts all such devices, by whichever names the
-pods requested them, so another dialect does not bypass it. Only `volcano.sh/gpu-number` counts just
-whole devices, and `volcano.sh/gpu-memory` just partial ones, because Volcano uses them side by
-side.
-Invariant: the amounts of a placement are computed from its shares, so they are what the pod gets
-and not what it requested."""
+A limit of device memory or cores counts all such devices, by whichever names the pods requested
+them, so another dialect does not bypass it. Only `volcano.sh/gpu-number` counts just whole devices,
+and `volcano.sh/gpu-memory` just partial ones, because Volcano uses them side by side. Invariant:
+amounts are computed from what the pod gets, not from what it requested."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -136,9 +133,7 @@ class Quota:
 
 
 class NamespaceQuota:
-    """The device limits of one ResourceQuota on a namespace.
-
-    The API server enforces its other limits when a pod is created."""
+    """The device limits of one ResourceQuota; the API server enforces its other limits."""
 
     def __init__(self, quota: QuotaObserved, configuration: Configuration) -> None:
         names = amounts_by_name(dialect_config(configuration))
@@ -185,10 +180,7 @@ def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts
 
 
 def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:
-    """Return the peak amounts that these shares use of the node's devices.
-
-    Init containers run one after the other before the others, so an amount grows only by what one
-    of them needs beyond the rest."""
+    """Return the peak amounts of these shares: init containers run before the others."""
     taken: Counter[Amount] = Counter()
     before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:
@@ -272,8 +264,8 @@ def _of_share(
 def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
     """The key of a card quota that matches a share of such a device, or an empty string.
 
-    `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` are parts of a device and take precedence over
-    `MODEL`; the full name of a model takes precedence over a part of it, such as `A100`."""
+    `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and the full name of a
+    model over a part of it, such as `A100`."""
     best = (False, False, 0, "")
     for key in keys:
         name, _, suffix = key.partition("/")

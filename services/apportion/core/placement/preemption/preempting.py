@@ -1,11 +1,9 @@
 """Decide for which pod to evict pods of lower priority, as the last step of a decision.
 
-A pod that fits nowhere may get room on one node. An event evicts each victim. Until they have
-ended, the pod is nominated to the node: no pod of the same or lower priority is placed there, and
-no more are evicted for it. Then it is placed like any other pod. If that fails, it is refused
-again, which ends the nomination, and the search restarts.
-Source of the rules: kube-scheduler's plugin DefaultPreemption. Invariant: no pod is evicted twice,
-nor while pods that are already leaving free enough room; without a new event no pod is evicted."""
+Until its victims have ended, the pod is nominated to the node: no pod of the same or lower priority
+is placed there. If the pod does not fit then, its refusal ends the nomination. Source:
+kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, nor while pods that are
+already leaving free enough room; without a new event no pod is evicted."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -53,8 +51,8 @@ FOUND_MAX: Final = 8  # nodes compared for each pod of a gang
 class Search:
     """The node where making room for one pod costs least, found a few nodes at a time.
 
-    Like kube-scheduler, it stops after a number of candidates. `rows` are the nodes left to try.
-    Invariant: without a change of the state the result does not depend on the number of steps."""
+    `rows` are the nodes left to try. Invariant: the result does not depend on the number of
+    steps."""
 
     def __init__(self, dry_run: DryRun, pod: PodState, rows: Iterable[int]) -> None:
         self._dry_run = dry_run
@@ -85,9 +83,7 @@ class Search:
 
 
 class _Vain(NamedTuple):
-    """A failed search: for which pod, and what it had seen.
-
-    `generation` is that of the columns; for a gang, the number of volume claim events."""
+    """A failed search; `generation` is that of the columns, or for a gang of volume claims."""
 
     priority: int
     key: bytes
@@ -96,11 +92,9 @@ class _Vain(NamedTuple):
 
 
 class GangRoom:
-    """Finds evictions that let a whole gang fit, or none.
+    """Finds evictions that let a whole gang fit, or none, by reserving one pod after the other.
 
-    The gang's pods are reserved one after the other. A pod that fits nowhere evicts like a single
-    pod, counting what the others reserve and free. Invariant: lifted and reserved pods are restored
-    before the result is returned."""
+    Invariant: lifted and reserved pods are restored before the result is returned."""
 
     def __init__(
         self, state: State, finder: PlaceFinder, reservations: Reservations, dry_run: DryRun
@@ -249,9 +243,7 @@ class Preempting:
             self._in_vain.clear()
 
     def decide(self) -> tuple[list[PodEvicted | PodRefused], bool]:
-        """Return the evictions for one pod or gang, and True if there is more to search.
-
-        Call it without reservations, and after all pending pods were tried."""
+        """Return the evictions for one pod or gang, and True if there is more to search."""
         if self._highest <= self._least or self._as_of == self._state.revision:
             return [], False
         refused = self._given_up()

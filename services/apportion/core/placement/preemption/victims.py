@@ -1,13 +1,10 @@
 """The fewest and least important pods to evict from a node so that a pod fits.
 
-All pods of lower priority are lifted. Then each is put back if the pod still fits, as in
-kube-scheduler's DefaultPreemption: first those whose eviction exceeds a disruption budget, and the
-most important first among these. A gang is evicted whole or not at all, and is as important as its
-most important pod; pods of a gang that can run alone count as single pods. Pods that are already
-leaving are ignored. A pod evicts only pods of its own queue, like Volcano's action `preempt`:
-queues take turns by their shares, and priority does not take back what a queue got that way.
-Invariant: the state is restored before the result is returned; the pod would not fit if any one of
-the victims were put back."""
+All pods of lower priority are lifted, then put back if the pod still fits: first those whose
+eviction exceeds a disruption budget, as in kube-scheduler's DefaultPreemption. A gang is evicted
+whole, unless its pods can run alone. Only pods of the same queue are evicted, like Volcano's action
+`preempt`: priority does not take back what a queue got by its share. Invariant: the state is
+restored, and the pod would not fit if any one of the victims were put back."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -34,9 +31,7 @@ _LEAST_PRIORITY = -(1 << 31)
 
 
 class Unit(NamedTuple):
-    """Pods that are evicted together: a single pod, or the placed pods of a gang.
-
-    Sorted by importance: the higher priority, then the earlier start."""
+    """Pods that are evicted together, in order of importance: higher priority, earlier start."""
 
     rank: int
     since: str
@@ -54,7 +49,7 @@ class Victims(NamedTuple):
 
     @property
     def pods(self) -> list[PodState]:
-        """All pods to evict."""
+        """All pods that must be evicted."""
         return list(chain.from_iterable(unit.pods for unit in self.units))
 
     def better_than(self, other: "Victims") -> bool:
@@ -131,7 +126,7 @@ class DryRun:
         return lifted
 
     def put_back(self, lifted: "Lifted") -> None:
-        """Restore a lifted pod."""
+        """Restore a pod that was lifted."""
         pod, placement = lifted.pod, lifted.placement
         node = self._state.nodes[placement.node]
         for share in placement.shares:
@@ -155,9 +150,8 @@ class DryRun:
         self._finder.columns.touch(self._state.nodes[placement.node], placement.shares)
 
     def _below(self, pod: PodState, node: NodeState) -> tuple[list[PodState], list[Unit]]:
-        """Pods of lower priority there: those that are leaving, and the evictable ones.
-
-        The latter are of the pod's queue, the most important first."""
+        # Leaving pods of lower priority, and evictable ones of the pod's queue, most important
+        # first.
         priority, queue = pod.submitted.priority, queue_of(self._state, pod)
         leaving: list[PodState] = []
         units: dict[str, Unit] = {}

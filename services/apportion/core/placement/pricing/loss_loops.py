@@ -1,9 +1,8 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """The cost of a pod for a node: the value and variety that the node loses by it.
 
-See `scores.by_shape` for the terms. These are the loops over nodes and devices: `read` computes a
-node's values before the pod, `weigh` those after it. Compiled loops do not check array bounds.
-Invariant: the same as for the loops of `row_loops`."""
+`read` computes a node's values before the pod, `weigh` those after it; see `scores.by_shape`.
+Compiled loops do not check array bounds. Invariant: see `row_loops`."""
 
 from typing import Final
 
@@ -135,10 +134,8 @@ def weigh(look: ScoreInput, free: Int64s, tables: Tables, readings: Readings, ta
 
 
 def _left(row: Int64, at: Int64, tables: Tables, readings: Readings, taken: Taken) -> Int64:
-    """Value that is left after taking this device, if any, times `SCALE`.
-
-    The percent that is left of the device is subtracted: with equal values the fullest device
-    wins."""
+    # The value left after taking this device, if any, times `SCALE`, minus what is left of the
+    # device: with equal values the fullest device wins.
     prices: Int64 = tables.prices
     idles: Int64 = readings.idles[row]
     fewer: Int64 = idles

@@ -1,11 +1,8 @@
 """Tables of one set of prices for the existing kinds of device, and the nodes read by them.
 
-They give what the free part of a device could earn, and how many pods of each shape fit there. All
-numbers are whole: values in millionths of a device, CPU prices in millionths of a device per
-milli-core. So every machine gets the same result.
-Derived: rebuilt when prices are learnt or a new kind of device appears. A node is valued by what it
-has left: the state of each device in use (`states`), and the number of idle ones.
-This takes longer than a decision may, so it can be prepared in parts beforehand. Invariant: the
+All numbers are whole, so that every machine gets the same result: values in millionths of a device,
+CPU prices in millionths of a device per milli-core. Derived: rebuilt when prices are learnt or a
+new kind of device appears, in parts, because it takes longer than a decision may. Invariant: the
 result of `read` does not depend on how much was prepared."""
 
 from math import isqrt
@@ -53,9 +50,7 @@ def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
 
 
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
-    """Return the most that shares can still earn on one device, by CPU price and state.
-
-    A knapsack over all sequences of shares, net of their CPU."""
+    """Return the most that shares can earn on one device, net of CPU, by CPU price and state."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -179,7 +174,7 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 class Frequent(NamedTuple):
     """One independent piece of a frequent pod; `weight` is what room for one more is worth.
 
-    In millionths of a device: half the fraction of all pods, times the root of the size in
+    In millionths of a device: half the pod's frequency times the root of its size in
     thousandths."""
 
     sort: Sort
@@ -210,10 +205,7 @@ def _frequent(alike: list[PricedShape], total: int) -> Frequent:
 
 
 class PriceTable:
-    """The tables of one set of prices for the existing kinds of device, by number.
-
-    `percent_left` is by kind and state. Kinds are reused from the table `before` if its prices are
-    the same."""
+    """The tables of one set of prices; kinds are reused from `before` if its prices match."""
 
     def __init__(
         self, prices: PricesLearnt, offered: list[Device | None], before: "PriceTable | None" = None

@@ -1,14 +1,10 @@
 """The linear program behind the prices: how the frequent pods fill the cluster best.
 
-Nodes are grouped into a few types with a count each: the same devices, similar CPU and memory,
-using the mean. For each type, the variables are the pods of each shape that it takes, within its
-CPU, memory and devices. Shares of one device are a flow from 0 to 100 percent along arcs of their
-sizes (the arc-flow formulation of the cutting-stock problem), so sizes that do not fit together are
-not counted together. Demand is proportional to the pods seen, slightly more than fills the devices
-of each family.
-A shape is worth what one more pod of it would displace, scaled so that the pods of the best plan
-are worth what they take in total; its worth is at least a part of its size. Units are devices,
-cores and GiB, so that numbers are near one."""
+Variables are the pods of each shape on each type of node, within its CPU, memory and devices.
+Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the arc-flow
+formulation of the cutting-stock problem). A shape is worth what one more pod of it would displace,
+scaled so that the pods of the best plan are worth what they take in total. Units are devices, cores
+and GiB, so that numbers are near one."""
 
 from collections import Counter
 from typing import Final, NamedTuple

@@ -1,7 +1,5 @@
 """The value of nodes before a pod, read once for all classes that use the same prices.
 
-A pod costs a node the difference of its value before and after. The value before does not depend on
-the pod, so it is kept here until the node changes, and a class computes only the change.
 Invariant: after `PriceTable.read`, every row equals its node's columns valued by the tables."""
 
 import numpy as np
@@ -15,11 +13,9 @@ Ints = NDArray[np.int64]
 class Tables:
     """Tables by kind of device and state (`share_*`), or by kind and number of idle devices.
 
-    They are flat. Values, in millionths of a device, have one entry for each of `cpu_prices`
-    (millionths of a device per milli-core). Rooms, in pods, have one for each of the `shapes`
-    frequent shapes. `kinds` has memory in MiB, cores, slots and whether it is cut, for each kind of
-    device. `frequent` has CPU in milli-cores, memory in MiB and weight of each shape.
-    `percent_left` is what is left of a device, by kind and state."""
+    They are flat. Values are in millionths of a device, one for each of `cpu_prices` (per
+    milli-core). Rooms are in pods, one for each frequent shape. `kinds` has memory in MiB, cores,
+    slots and whether it is cut; `frequent` has CPU in milli-cores, memory in MiB and weight."""
 
     def __init__(
         self,
@@ -46,11 +42,9 @@ class Tables:
 class Readings:
     """The nodes by these tables: `width` columns of each row, the host's first.
 
-    By row and column: `state` is an index into the tables by kind and state, and `idle` is True if
-    the device has no shares. By row: `idles` is an index into the tables by kind and number idle,
-    and `least` the value of the node. `value` is by row and price of CPU, for devices and CPU
-    together. `room` and `hosted` are by row and frequent shape: how many pods fit on its devices,
-    and on its host as well."""
+    `state` and `idles` are indexes into the tables; `idle` is True for a device without shares;
+    `least` is the value of the node. `value` is by row and price of CPU; `room` and `hosted`, by
+    row and frequent shape, are how many pods fit on the devices, and on the host as well."""
 
     def __init__(self, tables: Tables, rows: int, width: int) -> None:
         self.tables = tables
@@ -69,8 +63,7 @@ class Readings:
 class Taken:
     """What a pod takes of a node: `count` devices (0 for none), CPU and memory of the host.
 
-    `after` is the state of each table index after one share is taken. `device` is the position of
-    the chosen device of each row."""
+    `after` is each table index after one share is taken; `device` is the device chosen per row."""
 
     def __init__(
         self, after: NDArray[np.int32], count: Int64, cpu_milli: Int64, memory_mib: Int64

@@ -1,8 +1,6 @@
 """Count which shapes of pods are submitted, and how often; old counts decay.
 
-A scheduler that starts from a snapshot has not seen earlier pods; it continues from the counts in
-the newest prices.
-Invariant: counts depend only on the ledger, not on the time."""
+After a restart it continues from the newest prices. Invariant: counts depend only on the ledger."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -53,7 +51,7 @@ class ShapeHistogram:
             self.priced()
 
     def note(self, pod: PodState) -> None:
-        """Count a submitted pod."""
+        """Count one more submitted pod."""
         key = pod.shape_key
         before = self._counts.get(key, 0)
         if not before:

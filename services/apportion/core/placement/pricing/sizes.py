@@ -50,9 +50,7 @@ def sort_of(shape: SeenShape | PricedShape) -> Sort:
 
 
 def size_percent(ask: Ask, device: Device) -> int:
-    """Return the part of such a device that one share of the ask takes, or `NEVER`.
-
-    An exclusive device counts as `WHOLE`."""
+    """Return the part of a device that one share takes, `WHOLE` if exclusive, or `NEVER`."""
     if ask.family != device.family:
         return NEVER
     wanted = demand(ask, device)

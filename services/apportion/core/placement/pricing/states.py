@@ -1,8 +1,7 @@
 """What is left of one device as a number below 256, and how a share changes it.
 
-For a MIG device it is the mask of occupied slices, because the position of the holes decides what
-fits. For any other it is the percent that is left of memory or of compute, whichever is less.
-Invariant: a share leads to a state with less left, so every chain of shares ends."""
+For a MIG device it is the mask of occupied slices, because their position decides what fits; for
+others, the percent left of memory or compute. Invariant: every chain of shares ends."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -52,9 +51,7 @@ def percent_left(device: Device | None) -> NDArray[np.int64]:
 
 
 def after_share(ask: Ask | None, device: Device | None, size: int | None = None) -> States:
-    """Return, for each state, the state after one share of the ask, or `NOWHERE`; read-only.
-
-    `size` is that of the share in percent, if it is known."""
+    """Return, for each state, the state after one share, or `NOWHERE`; read-only."""
     if ask is None or device is None:
         return _after_size(NEVER)
     if not is_cut(device):

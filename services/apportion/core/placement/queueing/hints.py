@@ -1,10 +1,8 @@
 """Which event can end which refusal: the hints of all causes, indexed by event.
 
-Like kube-scheduler's queueing hints: every refusal code names the events that can end it, and the
-required effect of the event. The engine looks up an event with `asked`. That covers all codes,
-because the current reasons of a shape queue may differ from the reported ones.
-Invariant: if a refused pod can be placed, an event in the hints of its reasons has made it so; a
-property test plays histories against the table."""
+`asked` covers all codes, because the current reasons of a shape queue may differ from the reported
+ones. Invariant: if a refused pod can be placed, an event in the hints of its reasons has made it
+so; a property test plays histories against the table."""
 
 from typing import Final
 

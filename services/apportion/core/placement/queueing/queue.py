@@ -1,8 +1,7 @@
 """The pending pods, in shape queues: one for each class, one for each gang.
 
-Shape queues are ordered by their heads. If they belong to several (Volcano) queues, the queue with
-the lowest share of the cluster for its weight goes first.
-Invariant: a pending pod is in exactly one shape queue, or taken by the current decision."""
+Shape queues are ordered by their heads, the (Volcano) queue with the lowest share for its weight
+first. Invariant: a pending pod is in exactly one shape queue, or taken by the current decision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
@@ -25,8 +24,8 @@ NO_CLOCK: Final = 1 << 62  # later than any time, so that no pod backs off
 class PendingQueue:
     """All shape queues, and which is next; `share` is a queue's share over its weight.
 
-    `contested` is True if shape queues of several queues may be pending. `now` is the time in
-    microseconds since 1970; pods back off until then. By default no pod backs off."""
+    `contested` is True if shape queues of several queues may be pending. Pods back off until `now`,
+    in microseconds since 1970."""
 
     def __init__(
         self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK
@@ -49,10 +48,10 @@ class PendingQueue:
         return sum(len(shape_queue) for shape_queue in self._shape_queues.values())
 
     def add(self, pod: PodState, reported: bool = False) -> None:  # noqa: FBT001, FBT002 - hot path
-        """Add a pending pod to its shape queue; if that is unschedulable, queue it for a report.
+        """Add a pending pod to its shape queue, unless it has a chooser or gates.
 
-        It is not reported if another scheduler has `reported` the refusal, whose reasons may be
-        newer. A pod with a chooser or with gates is not added."""
+        A refusal that another scheduler has `reported` is not repeated, as its reasons may be
+        newer."""
         about = pod.submitted
         if about.chooser or about.gates:
             return
@@ -150,9 +149,7 @@ class PendingQueue:
             self._order = next(iter(self._orders.values()))
 
     def next_shape_queue(self) -> ShapeQueue | None:
-        """Return the schedulable shape queue with the first pod in order, or None.
-
-        If `contested`, it is one of the chosen queue."""
+        """Return the schedulable shape queue of the chosen queue with the first pod, or None."""
         order = self._order
         while order:
             turn, key = order[0]
@@ -172,9 +169,7 @@ class PendingQueue:
         return None
 
     def unschedulable(self, keys: Iterable[bytes] | None = None) -> list[ShapeQueue]:
-        """Return the unschedulable shape queues in a fixed order, and drop empty ones.
-
-        With `keys`, only those."""
+        """Return unschedulable shape queues (of `keys`) in a fixed order, and drop empty ones."""
         found = []
         for key in sorted(self._shape_queues if keys is None else keys):
             shape_queue = self._shape_queues.get(key)

@@ -1,9 +1,7 @@
 """One shape queue: pods that one query decides, and its last result.
 
-If the head fits nowhere, no pod behind it does, and the whole shape queue is unschedulable. So a
-hundred thousand pods of one refused shape cost nothing until an event could help them.
-Invariant: a pod is in it once, however often it is added, in the order of its turn: priority first,
-then the revision of submission."""
+If the head fits nowhere, no pod behind it does, and the whole shape queue is unschedulable.
+Invariant: a pod is in it once, in the order of its turn: priority, then revision of submission."""
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -108,7 +106,7 @@ def still_waits(state: State, turn: Turn) -> bool:
 class ShapeQueue:
     """Pods of one `key` or `gang`, all of the same `queue`; a gang's queue may change.
 
-    `reasons` is the last result while it is a refusal. `fresh` are pods to which it is not
+    `reasons` is the last result if it is a refusal; `fresh` are pods to which it is not
     reported."""
 
     def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT_QUEUE) -> None:

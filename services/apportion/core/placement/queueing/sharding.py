@@ -1,11 +1,8 @@
 """Which of several schedulers decides for a pod, and which nodes each prefers.
 
-A hash maps every pod and every node to one of `PARTS` parts. Each part belongs to the member with
-the highest hash for it: a rendezvous hash. All who know the same members find the same owner, and
-when a member comes or goes, only its parts move.
-Invariant: this does not guarantee that two members never decide for the same pod, because their
-member lists may differ; the server's fences do. A wrong list costs a refused append, never a pod
-placed twice."""
+A rendezvous hash: each of `PARTS` parts of pods and nodes belongs to the member with the highest
+hash for it, so a change of members moves few parts. Member lists may differ: then the server's
+fences refuse an append, and no pod is placed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,9 +39,8 @@ WHOLE: Final = Shard(frozenset(range(PARTS)))  # what a single scheduler owns
 def key_of(pod: PodState, *, limited: bool = False) -> str:
     """Return the key by which a pod is owned: its gang, its namespace or its uid.
 
-    Pods with affinity terms in the same namespace have one owner, which knows what it has just
-    decided about the others. The same holds for pods of a namespace that is `limited` by a quota,
-    and for pods with volume claims, which may be for a single pod."""
+    Pods of a namespace have one owner if they have affinity terms or volume claims, or if a quota
+    has `limited` the namespace, because each decision depends on the others."""
     submitted = pod.submitted
     if limited:
         return submitted.namespace

@@ -1,7 +1,6 @@
 """The pending pods of the whole cluster by part, and those of our shard in the queue.
 
-Invariant: the queue contains exactly the pending pods of our shard. A change of the shard costs as
-much as the number of pods that move."""
+Invariant: the queue has exactly the pending pods of our shard."""
 
 from collections.abc import Iterator
 
@@ -24,9 +23,7 @@ from apportion_schemas import (
 
 
 class Waiting:
-    """Which pods are pending, for us or another scheduler; at first all are ours, in `queue`.
-
-    While we own all, the parts of pods are not computed."""
+    """Which pods are pending, for us or another scheduler; at first all are ours, in `queue`."""
 
     def __init__(self, state: State, queue: PendingQueue) -> None:
         self._state = state
@@ -76,8 +73,8 @@ class Waiting:
     def come_back(self, pod: PodState) -> None:
         """Note a pod that is pending again, for its current owner.
 
-        It leaves its old shape queue first. It may still be there if another scheduler placed it,
-        if its namespace got or lost a quota, or if the refusal of a pod with affinity was lost."""
+        It may still be in its old shape queue: another scheduler placed it, its namespace got or
+        lost a quota, or the refusal of a pod with affinity was lost."""
         self.queue.leave(pod)
         self.add(pod)
 
@@ -92,9 +89,7 @@ class Waiting:
         return bool(due)
 
     def _change(self, change: Change) -> None:
-        """Queue a changed pod again, since its requirements may have changed.
-
-        A pod that another scheduler placed may still be in its old shape queue."""
+        # The pod's requirements may have changed, so its shape queue may have as well.
         pod, before = change.pod, change.before
         if pod is None or before is None:
             return

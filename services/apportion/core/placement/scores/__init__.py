@@ -1,9 +1,6 @@
-"""The scores: which of the fitting nodes and devices are preferred.
+"""The scores: which of the fitting nodes and devices are preferred, by name of the policy.
 
-A node score gives points to the nodes that fit a shape; a device order sorts the devices of the
-chosen node, best first. Both are selected by policy name, described in `POLICIES` of the schemas.
-The policies that weigh shapes choose node and device together; until prices are learnt, they act
-like `bestfit`."""
+Until prices are learnt, the policies that weigh shapes act like `bestfit`."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,8 +1,7 @@
 """Scores that weigh frequent shapes, and choose node and device together.
 
-FGD places a pod where it raises the expected fragmentation least. It follows "Beware of
-Fragmentation" (Weng et al., USENIX ATC 2023), including its score in whole percent of a sigmoid:
-smaller differences leave the choice to the order of names."""
+FGD places a pod where expected fragmentation rises least ("Beware of Fragmentation", Weng et al.,
+USENIX ATC 2023), with its score in whole percent of a sigmoid: smaller differences are ties."""
 
 from math import ceil, log
 from typing import Final, NamedTuple
@@ -93,10 +92,8 @@ class Fgd(NodeScore):
     def _best(
         self, before: Ints, cpu_milli: Ints, left: Ints, taken: Ints, usable: "Usable"
     ) -> tuple[NDArray[np.intp], Ints]:
-        """The column of the device with the best score (ties go to the first), and the score.
-
-        `taken` is what the share would take of each device with room. An ask for several devices
-        takes the first ones."""
+        # The first column with the best score, and that score. `taken` is what the share would take
+        # of each device with room; an ask for several devices takes the first ones.
         if self._count > 1:
             taken *= (taken > 0).cumsum(1) <= self._count
             after = self._expected(cpu_milli, Usable.of(left - taken, usable.sizes))
@@ -175,10 +172,8 @@ class NotedDevices:
 class Price:
     """Place a pod where the frequent pods lose least; of several asks, the largest decides.
 
-    A node is worth what it could still earn, plus a little for the variety of shapes that still
-    fit. What it could earn is the lowest over several prices of CPU, so that neither CPU nor
-    devices are left over alone. The score is the worth that the pod would leave. The pod takes the
-    device of the node that leaves the most value; ties go to the fullest."""
+    A node is worth what it could still earn, the lowest over several prices of CPU, plus a little
+    for the variety of shapes that still fit. Of the node's devices, ties go to the fullest."""
 
     policy = "price"
 

@@ -1,7 +1,6 @@
 """Device orders: sort keys for the devices of the chosen node, lowest first.
 
-A key is computed from what the device has free, packed, and its properties. Ties keep the order of
-their index on the node."""
+Ties keep the order of their index on the node."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -16,10 +16,7 @@ from apportion_schemas import NodeWeights, Shape
 
 
 class Binpack(NodeScore):
-    """Prefer the fuller node, so that whole nodes stay free.
-
-    Points are `base` plus `step` times the load of the devices, or that of the host if the pod uses
-    none."""
+    """Prefer the fuller node: `base` points plus `step` times the load of devices or host."""
 
     policy = "binpack"
     base, step = 0, 1
