@@ -148,7 +148,15 @@ class PlacementClass:
         rows: Int64 = len(columns.names)
         looks: Int64 = ASKED
         if self._facts_seen != columns.facts_changed.end or self._generation != columns.generation:
-            self._look_at_facts(columns)
+            facts = columns.facts_changed.distinct_since(self._facts_seen, columns.every)
+            self._facts_seen = columns.facts_changed.end
+            if self._generation != columns.generation or facts is None:
+                self._generation, facts = columns.generation, columns.every
+                self._resize(rows)
+            for ask in self.asks:
+                ask.rebuild(columns, facts)
+            if self.facts.rebuild(columns, facts):  # node preferences are scaled over all nodes
+                self._begin_anew()
             looks += REBUILT
         begin: Int64 = columns.changed.place_of(self._changed_seen)
         self._changed_seen = columns.changed.end
@@ -158,20 +166,16 @@ class PlacementClass:
         if seen:
             self._evaluate(columns, begin)
         looks += seen * self._row_looks
-        if self.relations is not None and self._relate(columns, self.relations, evaluated=seen > 0):
+        relations = self.relations
+        if relations is not None and (relations.refresh(columns, self.facts.eligible) or seen):
+            points, fit = self._unrelated, self._unrelated != REFUSED
+            if relations.points is not None:
+                points = (points + relations.points) // 2
+            score = np.where(fit & (relations.ranks == FITS), points, _REFUSED)
+            score[list(self.collided)] = REFUSED
+            self.board.replace(score)
             looks += rows * RELATED
         return looks
-
-    def _look_at_facts(self, columns: Columns) -> None:
-        rows = columns.facts_changed.distinct_since(self._facts_seen, columns.every)
-        self._facts_seen = columns.facts_changed.end
-        if self._generation != columns.generation or rows is None:
-            self._generation, rows = columns.generation, columns.every
-            self._resize(len(columns.names))
-        for ask in self.asks:
-            ask.rebuild(columns, rows)
-        if self.facts.rebuild(columns, rows):  # node preferences are scaled over all nodes
-            self._begin_anew()
 
     def keep_out(self, rows: list[int]) -> None:
         """Refuse these rows, which are kept for other pods."""
@@ -284,18 +288,6 @@ class PlacementClass:
             )
         for at, ask in enumerate(self.asks):
             ask.look(look, 1, at == noted)
-
-    def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> bool:
-        # Returns True if the relations had to be applied.
-        if not relations.refresh(columns, self.facts.eligible) and not evaluated:
-            return False
-        points, fit = self._unrelated, self._unrelated != REFUSED
-        if relations.points is not None:
-            points = (points + relations.points) // 2
-        score = np.where(fit & (relations.ranks == FITS), points, _REFUSED)
-        score[list(self.collided)] = REFUSED
-        self.board.replace(score)
-        return True
 
 
 class ClassCache:

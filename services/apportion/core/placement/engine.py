@@ -239,7 +239,12 @@ class Engine:
         if found is None and self._state.nominated:
             pod, found = self._where_room_is_made(shape_queue, pod)
         if found is None:
-            self._refuse(shape_queue, pod)
+            if shape_queue.key == plain_key(self._state, pod) and self._finder.minds_others(pod):
+                # The pods behind it may have other labels and may fit.
+                shape_queue = self._queue.move(shape_queue, pod, affinity_key(pod))
+                if shape_queue.unschedulable:
+                    return True
+            self._waking.mark_unschedulable(shape_queue, self._refusing.reasons_once(pod))
         else:
             self._reservations.reserve(pod, found)
             self._settle(shape_queue, [(pod, found)], decision)
@@ -268,17 +273,6 @@ class Engine:
             taken.add(found.pod)
         shape_queue.remove(taken)
         self._queue.wake(shape_queue)
-
-    def _refuse(self, shape_queue: ShapeQueue, pod: PodState) -> None:
-        """Mark the shape queue as unschedulable. A pod with affinity moves to one of its own.
-
-        The pods behind it may have other labels and may fit."""
-        alone = plain_key(self._state, pod)
-        if shape_queue.key == alone and self._finder.minds_others(pod):
-            shape_queue = self._queue.move(shape_queue, pod, affinity_key(pod))
-            if shape_queue.unschedulable:
-                return
-        self._waking.mark_unschedulable(shape_queue, self._refusing.reasons_once(pod))
 
     def _report(self, decision: Decision, events_max: int) -> None:
         """Report the reasons to pods of unschedulable shape queues, once per reason key."""

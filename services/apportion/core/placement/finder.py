@@ -104,7 +104,7 @@ class PlaceFinder:
         self._reservations.charge()
         first = self._limits.exceeded(pod)
         if first is not None:
-            return None, self._limits.remembered(pod, first, None)
+            return None, Kept(first, None, self._limits.seen(pod))
         without = beyond = NO_KINDS
         while True:
             found = self._best(pod, without, among)
@@ -119,16 +119,13 @@ class PlaceFinder:
             without |= beyond | self.columns.kinds_of(found.node, found.shares)
         if found is not None or first is None:
             return found, None
-        return None, self._limits.remembered(pod, first, beyond)
+        return None, Kept(first, beyond, self._limits.seen(pod))
 
     def class_of(
         self, pod: PodState, *, alone: bool = False, without: frozenset[int] = NO_KINDS
     ) -> PlacementClass:
         """Return the class of the pod's shape, `alone` without relations to other pods."""
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
-        return self._class_of(pod, concern, without)
-
-    def _class_of(self, pod: PodState, concern: Concern, without: frozenset[int]) -> PlacementClass:
         key, shape = self._wanted_key(pod, concern), pod.submitted.shape
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
         if without:
@@ -187,8 +184,7 @@ class PlaceFinder:
     ) -> PodPlaced | None:
         # The best placement regardless of limits, `without` devices of these kinds, or None.
         self._reservations.charge()
-        concern = self._neighbours.concern(pod.submitted)
-        class_: PlacementClass = self._class_of(pod, concern, without)
+        class_: PlacementClass = self.class_of(pod, without=without)
         while True:
             first = self._first_of(class_, pod) if among is None else among
             best = class_.board.best(1 + RUNNERS_UP, first)

@@ -93,22 +93,16 @@ class FitQuery:
         class_, columns = self._class_of(shape), self.columns
         rows = {name: self._row(columns, name) for name in names}
         fits: dict[str, int] = {}
-        refused: dict[str, RefusalCode | None] = {}
         for name, row in rows.items():
-            points = REFUSED if row is None else int(class_.board.points[row])
-            may_collide = row is not None and points != REFUSED and class_.may_collide
-            if row is not None and may_collide and assign(class_, columns, row) is None:
+            if row is None or int(class_.board.points[row]) == REFUSED:
+                continue
+            if class_.may_collide and assign(class_, columns, row) is None:
                 class_.exclude(row)  # its containers need the same devices
-                points = REFUSED
-            if points == REFUSED:
-                refused[name] = None
             else:
-                fits[name] = points
-        if refused:
-            ranks = node_ranks(class_, columns).tolist()
-            for name in refused:
-                at = rows[name]
-                refused[name] = None if at is None else ORDER[ranks[at]]
+                fits[name] = int(class_.board.points[row])
+        others = {name: row for name, row in rows.items() if name not in fits}
+        ranks = node_ranks(class_, columns).tolist() if others else []
+        refused = {name: None if row is None else ORDER[ranks[row]] for name, row in others.items()}
         return FilterResult(fits, refused)
 
     def fit_on(self, shape: Shape, name: str) -> NodeFit | None:

@@ -112,7 +112,12 @@ class GangDomains:
         terms = {term: None for pod in pods for term in pod.submitted.shape.pods.affinity}
         domains = self._finder.domains_by(sorted({term.topology_key for term in terms}))
         allowed = np.ones(len(domains), np.bool_)
-        if self._all_in_one(pods, list(terms)):
+        all_in_one = all(
+            set(pod.submitted.shape.pods.affinity) == set(terms)
+            and all(self._neighbours.selects(term.pods, pod.submitted) for term in terms)
+            for pod in pods
+        ) and not any(self._neighbours.counts(term.pods).by_node for term in terms)
+        if all_in_one:
             lacking = self._lacking + len(pods)
             alike = Counter(wants_key(pod) for pod in pods)
             one_of = {wants_key(pod): pod for pod in pods}
@@ -121,16 +126,6 @@ class GangDomains:
                 fitting = np.bincount(domains, np.minimum(room, len(pods)))
                 allowed &= (fitting >= lacking - len(pods) + alike[key])[domains]
         return BoundPods(domains, allowed)
-
-    def _all_in_one(self, pods: list[PodState], terms: list[PodTerm]) -> bool:
-        """True if all must be in one domain.
-
-        That is, each has all terms, each is selected by all, and no placed pod is selected."""
-        return all(
-            set(pod.submitted.shape.pods.affinity) == set(terms)
-            and all(self._neighbours.selects(term.pods, pod.submitted) for term in terms)
-            for pod in pods
-        ) and not any(self._neighbours.counts(term.pods).by_node for term in terms)
 
 
 class GangTurn:

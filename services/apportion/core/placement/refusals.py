@@ -110,7 +110,14 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     devices = ranks.reshape(-1)
     asked = np.flatnonzero(devices == FITS)
     devices[asked] = _amount_ranks(ask, columns, asked)
-    return _last_needed(ranks, ask.ask.count)
+    # The rank of the device at position `count`, highest first; too few if a row has no such.
+    least, few = RANK[RefusalCode.NO_SUCH_DEVICE], RANK[RefusalCode.DEVICES_TOO_FEW]
+    count, width = ask.ask.count, ranks.shape[1]
+    at = max(width - count, 0)
+    ordered = np.partition(ranks, sorted({at, width - 1}), axis=1)
+    last: Ranks = np.full(len(ranks), least, np.uint8) if count > width else ordered[:, at].copy()
+    last[(last == least) & (ordered[:, -1] > least)] = few
+    return last
 
 
 def _amount_ranks(ask: AskColumns, columns: Columns, asked: NDArray[np.intp]) -> Ranks:
@@ -132,17 +139,6 @@ def _amount_ranks(ask: AskColumns, columns: Columns, asked: NDArray[np.intp]) ->
         _stop(ranks, ~fits, RefusalCode.MIG_SLICES_OCCUPIED)
     _stop(ranks, (lacks & packed.TEMPLATE_CPU_GUARD) != 0, RefusalCode.TEMPLATE_CPU_INSUFFICIENT)
     return ranks
-
-
-def _last_needed(ranks: Ranks, count: int) -> Ranks:
-    # The rank of the device at position `count`, highest first; too few if a row has no such.
-    least, few = RANK[RefusalCode.NO_SUCH_DEVICE], RANK[RefusalCode.DEVICES_TOO_FEW]
-    width = ranks.shape[1]
-    at = max(width - count, 0)
-    ordered = np.partition(ranks, sorted({at, width - 1}), axis=1)
-    last: Ranks = np.full(len(ranks), least, np.uint8) if count > width else ordered[:, at].copy()
-    last[(last == least) & (ordered[:, -1] > least)] = few
-    return last
 
 
 def _stop(ranks: Ranks, where: NDArray[np.bool_], code: RefusalCode) -> None:

@@ -83,23 +83,23 @@ def wanted_shares(
     if not asked.container and len(names) > 1:
         raise CannotResize("container-ambiguous", containers=names)
     container = asked.container or names[0]
-    return tuple(
-        _sized(node, share, asked) if share.container == container else share for share in held
-    )
-
-
-def _sized(node: NodeState, share: Share, asked: ResizeAsked) -> Share:
-    device = node.by_id[share.device].device
-    if device.mode != LIVE or device.family != _FAMILY:
-        raise CannotResize("mode", device=device.id, mode=f"{device.family} {device.mode}")
-    memory_mib = share.memory_mib if asked.memory_mib is None else asked.memory_mib
-    if memory_mib > device.memory_mib:
-        raise CannotResize(
-            "memory-beyond-device", device=device.id, needed=memory_mib, available=device.memory_mib
-        )
-    return structs.replace(
-        share, memory_mib=memory_mib, cores=share.cores if asked.cores is None else asked.cores
-    )
+    shares = []
+    for share in held:
+        memory_mib = share.memory_mib if asked.memory_mib is None else asked.memory_mib
+        cores = share.cores if asked.cores is None else asked.cores
+        if share.container == container:
+            device = node.by_id[share.device].device
+            if device.mode != LIVE or device.family != _FAMILY:
+                raise CannotResize("mode", device=device.id, mode=f"{device.family} {device.mode}")
+            left = device.memory_mib
+            if memory_mib > left:
+                raise CannotResize(
+                    "memory-beyond-device", device=device.id, needed=memory_mib, available=left
+                )
+            shares.append(structs.replace(share, memory_mib=memory_mib, cores=cores))
+        else:
+            shares.append(share)
+    return tuple(shares)
 
 
 def _check_room(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]) -> None:

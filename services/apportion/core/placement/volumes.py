@@ -170,7 +170,16 @@ class Volumes:
             known = self._state.volume_claims[about.namespace]
             nodes = (known[claim].nodes for claim in about.volume_claims)
             places = tuple(dict.fromkeys(filter(None, nodes)))
-        attached = self._attached(pod) if self._limited else {}
+        by_driver: dict[str, list[ClaimKey]] = {}
+        for claim in about.volume_claims if self._limited else ():
+            key = (about.namespace, claim)
+            driver = self._drivers.get(key, "")
+            if driver in self._limited:
+                by_driver.setdefault(driver, []).append(key)
+        attached = {}
+        for driver, keys in by_driver.items():
+            shared = tuple(key for key in keys if self._is_mounted(key, pod))
+            attached[driver] = ToAttach(len(keys) - len(shared), shared)
         if not places and not attached:
             return None
         return VolumeNeeds(places, attached, self._state.volume_claims, self._epoch)
@@ -198,19 +207,6 @@ class Volumes:
             return True
         ours = self._pods.get(key, {}).values()
         return any(pod.placement is not None for pod in ours if pod is not but)
-
-    def _attached(self, pod: PodState) -> dict[str, ToAttach]:
-        namespace = pod.submitted.namespace
-        found: dict[str, list[ClaimKey]] = {}
-        for claim in pod.submitted.volume_claims:
-            driver = self._drivers.get((namespace, claim), "")
-            if driver in self._limited:
-                found.setdefault(driver, []).append((namespace, claim))
-        attached = {}
-        for driver, keys in found.items():
-            shared = tuple(key for key in keys if self._is_mounted(key, pod))
-            attached[driver] = ToAttach(len(keys) - len(shared), shared)
-        return attached
 
 
 def _add(counts: Counter[Key], key: Key, amount: int) -> None:

@@ -285,7 +285,7 @@ class Waking:
         # If its pods have different labels, ignore labels. `answers` caches results of this round.
         alone = shape_queue.key == plain_key(self._state, pod)
         kept = shape_queue.reasons.limit if shape_queue.reasons is not None else None
-        if kept is not None and not self._limits.freed(pod, kept):
+        if kept is not None and kept.seen == self._limits.seen(pod):
             if kept.without is None:
                 return False
             return self._finder.class_of(pod, alone=alone, without=kept.without).fits_somewhere

@@ -130,11 +130,9 @@ class Neighbours:
         if at == was:
             return False
         changed = False
-        for node, amount in ((was, -1), (at, 1)):
+        for node, amount in ((at, 1), (was, -1)):
             if node:
                 changed |= self._count(kind, pod.submitted.shape.pods, node, amount)
-        if not kind.by_node:
-            self._kinds.pop(kind.key, None)
         return changed
 
     def look_at(self, node: NodeState) -> bool:
@@ -160,8 +158,6 @@ class Neighbours:
                 kind = self._kind(key, terminating=each.terminating)
                 wishes = PodConstraints(anti_affinity=each.anti_affinity)
                 changed |= self._count(kind, wishes, node.name, sign * each.count)
-                if not kind.by_node:
-                    self._kinds.pop(kind.key, None)
         return changed
 
     def rename(self, pod: PodState) -> bool:
@@ -176,8 +172,6 @@ class Neighbours:
         changed = False
         for each, amount in ((at[0], -1), (kind, 1)):
             changed |= self._count(each, pod.submitted.shape.pods, at[1], amount)
-            if not each.by_node:
-                self._kinds.pop(each.key, None)
         return changed
 
     def concern(self, pod: PodSubmitted) -> Concern:
@@ -185,7 +179,16 @@ class Neighbours:
         if not self.active:
             return NO_CONCERN
         self.count(len(self._uncounted))
-        wishes, guards = pod.shape.pods, self._guards_against(pod)
+        guards: tuple[PodTerm, ...] | None = ()
+        if self._guards:
+            key = kind_of(pod)
+            guards = self._against.get(key)
+            if guards is None:
+                if len(self._against) >= SELECTORS_MAX:
+                    self._against.clear()
+                terms = (each for each in self._guards if self.selects(each.pods, pod))
+                guards = self._against[key] = tuple(sorted(terms, key=_encode))
+        wishes = pod.shape.pods
         if not has_wishes(wishes):
             return Concern(guards, wishes=False, itself=()) if guards else NO_CONCERN
         selectors = [t.pods for t in wishes.affinity] + [s.pods for s in wishes.spread]
@@ -300,19 +303,9 @@ class Neighbours:
             if not guard.by_node:
                 del self._guards[term]
                 self._against.clear()
+        if not kind.by_node:
+            self._kinds.pop(kind.key, None)
         return bool(kind.counts or wishes.anti_affinity)
-
-    def _guards_against(self, pod: PodSubmitted) -> tuple[PodTerm, ...]:
-        if not self._guards:
-            return ()
-        key = kind_of(pod)
-        found = self._against.get(key)
-        if found is None:
-            if len(self._against) >= SELECTORS_MAX:
-                self._against.clear()
-            terms = (t for t in self._guards if self._selects(t.pods, pod.namespace, pod.labels))
-            found = self._against[key] = tuple(sorted(terms, key=_encode))
-        return found
 
 
 def _others_of(node: NodeState) -> tuple[Neighbour, ...]:

@@ -71,9 +71,13 @@ class _Room:
 def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
     """Return the shares of a pod of this class on the node, in the order of its asks, or None."""
     if class_.picks_one:
-        share = _one_share(class_, columns, row)
-        if share is not None:
-            return (share,)
+        ask, at = class_.asks[0], class_.pick(columns, row)
+        if at >= 0:
+            state, kind = columns.nodes[row].devices[at], columns.kind.item(row, HOST + 1 + at)
+            left = (state.taken, state.group, state.memory_free_mib)
+            left = left if ask.cuts_instances else UNCUT
+            if _has_place(ask, kind, left):
+                return (_share(ask, kind, state, left),)
     numa_bind = class_.shape.devices.numa_bind
     order = class_.device_order(columns, row)
     room = _Room(columns, row)
@@ -93,16 +97,6 @@ def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, .
         if numa_bind:
             room = _Room(columns, row)
     return None
-
-
-def _one_share(class_: PlacementClass, columns: Columns, row: int) -> Share | None:
-    """Share of a class that takes one device, or None if its first choice fails."""
-    ask, at = class_.asks[0], class_.pick(columns, row)
-    if at < 0:
-        return None
-    state, kind = columns.nodes[row].devices[at], columns.kind.item(row, HOST + 1 + at)
-    left = (state.taken, state.group, state.memory_free_mib) if ask.cuts_instances else UNCUT
-    return _share(ask, kind, state, left) if _has_place(ask, kind, left) else None
 
 
 def _assign(
@@ -303,9 +297,16 @@ def best_linked(devices: Sequence[Device], count: int) -> Linked:
     bound = max(map(max, lanes)) * count * (count - 1) // 2
     best = Linked(tuple(range(count)), -1)
     for seed in range(min(SEEDS_MAX, len(devices))):
-        found = _grown(lanes, seed, count)
-        if found.lanes > best.lanes:
-            best = found
+        taken, total, gains = [seed], 0, list(lanes[seed])
+        left = [position for position in range(len(lanes)) if position != seed]
+        while len(taken) < count:
+            nearest = max(left, key=lambda position: (gains[position], -position))
+            total += gains[nearest]
+            taken.append(nearest)
+            left.remove(nearest)
+            gains = [gain + more for gain, more in zip(gains, lanes[nearest], strict=True)]
+        if total > best.lanes:
+            best = Linked(tuple(sorted(taken)), total)
         if best.lanes == bound:
             break
     return best
@@ -321,16 +322,3 @@ def least_linked(devices: Sequence[Device]) -> int:
 
 def _lanes(one: Device, other: Device) -> int:
     return max(one.nvlink_lanes.get(other.id, 0), other.nvlink_lanes.get(one.id, 0))
-
-
-def _grown(lanes: list[list[int]], seed: int, count: int) -> Linked:
-    taken, total = [seed], 0
-    gains = list(lanes[seed])
-    left = [position for position in range(len(lanes)) if position != seed]
-    while len(taken) < count:
-        nearest = max(left, key=lambda position: (gains[position], -position))
-        total += gains[nearest]
-        taken.append(nearest)
-        left.remove(nearest)
-        gains = [gain + more for gain, more in zip(gains, lanes[nearest], strict=True)]
-    return Linked(tuple(sorted(taken)), total)

@@ -75,11 +75,8 @@ def facts_beside(answered: Collection[RefusalCode]) -> bool:
 
 def facts_refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
     """Return the first filter of cluster facts that the node does not pass, or None."""
-    for code, check in FACT_FILTERS:
-        needed, available = check(shape, node)
-        if available < needed:
-            return code
-    return None
+    found = first_lacking(FACT_FILTERS, shape, node)
+    return None if found is None else found.code
 
 
 def refused_kind(ask: Ask, constraints: DeviceConstraints, device: Device) -> RefusalCode | None:

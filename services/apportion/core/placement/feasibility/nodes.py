@@ -14,7 +14,7 @@ from apportion.core.placement.feasibility.descriptors import (
     Unit,
     pairs,
 )
-from apportion_schemas import HostPort, NodeExpression, RefusalCode, Shape, Taint, Toleration
+from apportion_schemas import NodeExpression, RefusalCode, Shape, Taint, Toleration
 
 YES, NO = (1, 1), (1, 0)
 # the taint to tolerate for `spec.unschedulable`
@@ -143,14 +143,15 @@ def ports(shape: Shape, node: NodeState) -> tuple[int, int]:
     taken = [port for pod in node.pods.values() for port in pod.submitted.shape.node.ports]
     if node.observed is not None:
         taken += [port for each in node.observed.others for port in each.ports]
-    return len(wanted), sum(not any(_same_port(each, one) for one in taken) for each in wanted)
-
-
-def _same_port(left: HostPort, right: HostPort) -> bool:
-    # A port without an address conflicts with the same port of every address.
-    if (left.port, left.protocol) != (right.port, right.protocol):
-        return False
-    return left.ip == right.ip or not left.ip or not right.ip
+    clashing = sum(
+        any(
+            (each.port, each.protocol) == (other.port, other.protocol)
+            and (each.ip == other.ip or not each.ip or not other.ip)
+            for other in taken
+        )
+        for each in wanted
+    )
+    return len(wanted), len(wanted) - clashing
 
 
 def disks(shape: Shape, node: NodeState) -> tuple[int, int]:

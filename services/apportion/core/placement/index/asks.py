@@ -179,7 +179,12 @@ class AskColumns:
                 charge = packed.amounts(known.memory_mib, known.cores, 1, known.template_cpu)
             else:
                 self.cuts_instances = True
-                fits[0] = _instance_fits(known, self._cuts)
+                slices = np.arange(SLICE_STATES)
+                fits[0] = False
+                for place in known.options:
+                    first = place.number * SLICE_STATES
+                    fits[0, first : first + SLICE_STATES] |= (slices & place.mask) == 0
+                fits[0, 0] = bool(known.options)
         self._devices.append(device)
         self.demands.append(known)
         self.needs.append(need)
@@ -212,14 +217,3 @@ def unnamed(
 def flags(answers: NDArray[np.bool_]) -> memoryview:
     """Return a view of the booleans as single bytes, for the loops."""
     return answers.reshape(-1).view(np.uint8).data
-
-
-def _instance_fits(wanted: Demand, cuts: int) -> NDArray[np.bool_]:
-    # For each `cut_state` of a device: whether it has room for the ask.
-    fits = np.zeros(cuts, np.bool_)
-    slices = np.arange(SLICE_STATES)
-    for place in wanted.options:
-        first = place.number * SLICE_STATES
-        fits[first : first + SLICE_STATES] |= (slices & place.mask) == 0
-    fits[0] = bool(wanted.options)
-    return fits

@@ -98,9 +98,15 @@ class RowOrder:
         """Give a new name a row; return which rows moved, or None if no spare row is near."""
         rank = self._rank(name)
         behind = self.row_of[self._order[rank - 1]] + 1 if rank else 0
-        moved = self._vacated(behind)
-        if moved is None:
+        first = max(behind - MOVED_MAX, 0)
+        spare = np.flatnonzero(self.vacant[first : behind + MOVED_MAX]) + first
+        if not len(spare):
             return None
+        # The cheapest move frees a row between the rows before `behind` and the others.
+        nearest = int(spare[np.abs(spare - behind).argmin()])
+        moved = Moved(behind, behind, nearest, 1)
+        if nearest < behind:
+            moved = Moved(behind - 1, nearest + 1, behind, -1)
         row, begin, end, by = moved
         self.names[begin + by : end + by] = self.names[begin:end]
         self.vacant[begin + by : end + by] = False
@@ -135,17 +141,6 @@ class RowOrder:
 
     def _rank(self, name: str) -> int:
         return bisect_left(self._order, name)
-
-    def _vacated(self, row: int) -> Moved | None:
-        # The cheapest move that frees a row between the rows before `row` and the others.
-        first = max(row - MOVED_MAX, 0)
-        spare = np.flatnonzero(self.vacant[first : row + MOVED_MAX]) + first
-        if not len(spare):
-            return None
-        nearest = int(spare[np.abs(spare - row).argmin()])
-        if nearest < row:
-            return Moved(row - 1, nearest + 1, row, -1)
-        return Moved(row, row, nearest, 1)
 
 
 class Touch(Struct, gc=False):

@@ -2,7 +2,7 @@
 
 Invariant: after `rebuild` of the changed rows, each row agrees with the filters of its node."""
 
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +44,6 @@ class Eligible(NamedTuple):
     allowed: Flags
     tolerated: Flags
 
-    @classmethod
-    def of(cls, rows: int) -> Self:
-        """Return the value for `rows` nodes that are not evaluated yet."""
-        return cls(*(np.ones(rows, np.bool_) for _ in range(3)))
-
     def counted(self, spread: SpreadConstraint) -> Flags:
         """Combine them by the node inclusion policies of this constraint (kube-scheduler)."""
         found: Flags = self.present if spread.any_node else self.present & self.allowed
@@ -72,7 +67,7 @@ class FactColumns:
     def resize(self, rows: int) -> None:
         """Reset to `rows` nodes that are not evaluated yet."""
         self.ranks: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
-        self.eligible = Eligible.of(rows)
+        self.eligible = Eligible(*(np.ones(rows, np.bool_) for _ in range(3)))
         self._node_ok: Flags = np.ones(rows, np.bool_)
         self._discouraged: set[int] = set()
         self.node_ok: UInt8s = self._node_ok.view(np.uint8).data

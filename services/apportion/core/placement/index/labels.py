@@ -113,13 +113,13 @@ class _Key:
             self.ids = np.full(len(columns.nodes), NO_VALUE, np.int64)
             self.values, self._numbers = [None], {None: NO_VALUE}
             self._generation, rows = columns.generation, columns.every
-        self.ids[rows] = [self._number(columns.nodes[row]) for row in rows.tolist()]
+        numbers = []
+        for row in rows.tolist():
+            value = self._value_of(columns.nodes[row], self._key)
+            number = self._numbers.get(value)
+            if number is None:
+                number = self._numbers[value] = len(self.values) - 1
+                self.values.insert(number, value)
+            numbers.append(number)
+        self.ids[rows] = numbers
         self._seen = columns.facts_changed.end
-
-    def _number(self, node: NodeState) -> int:
-        value = self._value_of(node, self._key)
-        known = self._numbers.get(value)
-        if known is None:
-            known = self._numbers[value] = len(self.values) - 1
-            self.values.insert(known, value)
-        return known

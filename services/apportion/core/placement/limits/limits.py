@@ -409,8 +409,8 @@ class Limits:
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
         """Return the limit that these shares exceed; with no node, one exceeded on any node."""
-        exceeded = self._queues.exceeded(pod, node, shares)
-        return exceeded if exceeded is not None else self._namespaces.exceeded(pod, node, shares)
+        found = self._queues.exceeded(pod, node, shares)
+        return found or self._namespaces.exceeded(pod, node, shares)
 
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
@@ -419,15 +419,6 @@ class Limits:
         of_namespace = self._namespaces.kinds_beyond(pod, asks, kinds)
         return self._queues.kinds_beyond(pod, asks, kinds) | of_namespace
 
-    def remembered(
-        self, pod: PodState, exceeded: LimitExceeded, without: frozenset[int] | None
-    ) -> Kept:
-        """Return what is exceeded, with the state of the limits to compare later."""
-        return Kept(exceeded, without, self._seen(pod))
-
-    def freed(self, pod: PodState, kept: Kept) -> bool:
-        """Return True if the limits may allow more than when the pod was kept out."""
-        return kept.seen != self._seen(pod)
-
-    def _seen(self, pod: PodState) -> int:
+    def seen(self, pod: PodState) -> int:
+        """Return a number that changes when the limits may allow the pod more."""
         return self._queues.seen(pod) + self._namespaces.seen(pod)

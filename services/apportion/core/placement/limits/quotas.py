@@ -106,18 +106,13 @@ class Quota:
                     available=left // bound.unit,
                 )
                 return LimitExceeded(RefusalCode.QUEUE_CAPABILITY_EXCEEDED, queue=shortage)
-        return self._cards_exceeded(held, more) if self._keys else None
-
-    def _cards_exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        needed, have = self._by_card(more), self._by_card(held)
-        for card, count in sorted(needed.items()):
+        needed_cards, have = self._by_card(more), self._by_card(held)
+        for card, count in sorted(needed_cards.items()):
             most = self._cards.get(card, 0)
             if have[card] + count > most:
+                left = max(most - have[card], 0)
                 shortage = QueueShortage(
-                    queue=self._name,
-                    resource=card,
-                    needed=count,
-                    available=max(most - have[card], 0),
+                    queue=self._name, resource=card, needed=count, available=left
                 )
                 return LimitExceeded(RefusalCode.QUEUE_CARDS_EXCEEDED, queue=shortage)
         return None
@@ -125,7 +120,7 @@ class Quota:
     def _by_card(self, amounts: Amounts) -> Counter[str]:
         # Shares by the quota's key for their device, or by model if it has none.
         found: Counter[str] = Counter()
-        for amount, count in amounts.items():
+        for amount, count in amounts.items() if self._keys else ():
             if amount[0] == _CARDS:
                 _, model, part = amount
                 found[_card_named(self._keys, model, part) or model] += count

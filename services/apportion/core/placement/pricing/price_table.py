@@ -189,19 +189,16 @@ def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
     for shape in shapes:
         merged.setdefault(sort_of(shape), []).append(shape)
     total = sum(shape.pods for shape in shapes)
-    found = [_frequent(alike, total) for alike in merged.values()]
+    found = []
+    for sort, alike in merged.items():
+        pods = sum(shape.pods for shape in alike)
+        memory_mib = sum(shape.pods * shape.memory_mib for shape in alike) // pods
+        pieces = sort.pieces(WHOLE if sort.ask is not None and sort.ask.whole else NEVER)
+        root = isqrt(alike[0].size // pieces * 1000)  # of thousandths, in thousandths
+        weight = pods * pieces * root // (2 * total)
+        found.append(Frequent(sort, sort.cpu_milli // pieces, memory_mib // pieces, weight))
     found.sort(key=lambda each: (-each.weight, repr(each)))
     return found[:SHAPES_WEIGHED]
-
-
-def _frequent(alike: list[PricedShape], total: int) -> Frequent:
-    sort, size = sort_of(alike[0]), alike[0].size
-    pods = sum(shape.pods for shape in alike)
-    memory_mib = sum(shape.pods * shape.memory_mib for shape in alike) // pods
-    pieces = sort.pieces(WHOLE if sort.ask is not None and sort.ask.whole else NEVER)
-    root = isqrt(size // pieces * 1000)  # of thousandths, in thousandths
-    weight = pods * pieces * root // (2 * total)
-    return Frequent(sort, sort.cpu_milli // pieces, memory_mib // pieces, weight)
 
 
 class PriceTable:

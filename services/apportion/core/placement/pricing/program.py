@@ -108,7 +108,15 @@ class Solution(NamedTuple):
 
 def sizes(shapes: list[SeenShape], types: list[NodeType]) -> dict[Sort, float]:
     """Return the size of a pod of each shape, in devices: the mean over suitable ones."""
-    found = {sort_of(shape): _mean_size(sort_of(shape), types) for shape in shapes}
+    found: dict[Sort, float] = {}
+    for sort in map(sort_of, shapes):
+        size_sum = devices = 0.0
+        for each in types:
+            size = sort.size_on(each.device)
+            if sort.ask is not None and size != NEVER:
+                size_sum += each.nodes * each.devices * sort.ask.count * size / WHOLE
+                devices += each.nodes * each.devices
+        found[sort] = size_sum / devices if devices else 0.0
     cores = sum(s.pods * s.cpu_milli for s in shapes if s.ask is not None) / MILLI
     taken = sum(shape.pods * found[sort_of(shape)] for shape in shapes)
     devices_per_core = taken / cores if taken and cores else 1.0
@@ -133,16 +141,6 @@ def build(shapes: list[SeenShape], types: list[NodeType]) -> Program:
     for each in types:
         _add_type(writer, each, demands, size_of, memory_gib)
     return writer.program(demands)
-
-
-def _mean_size(sort: Sort, types: list[NodeType]) -> float:
-    taken = devices = 0.0
-    for each in types:
-        size = sort.size_on(each.device)
-        if sort.ask is not None and size != NEVER:
-            taken += each.nodes * each.devices * sort.ask.count * size / WHOLE
-            devices += each.nodes * each.devices
-    return taken / devices if devices else 0.0
 
 
 def _demand(

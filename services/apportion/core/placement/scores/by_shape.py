@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import HOST, Columns
+from apportion.core.placement.index.columns import HOST
 from apportion.core.placement.index.packed import POINTS, Int64
-from apportion.core.placement.index.row_log import Rows
 from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, NodeScore, ScoreInput
 from apportion.core.placement.pricing import loss_loops
 from apportion.core.placement.pricing.price_table import PriceTable
@@ -44,7 +43,7 @@ class Fgd(NodeScore):
     def __init__(self, shape: Shape, price_table: PriceTable) -> None:
         self._price_table = price_table
         self._fragments = price_table.fragments()
-        self._devices = NotedDevices()
+        self._devices = np.zeros(0, np.int8)  # the device that gave each row its points
         self._cpu_milli = shape.node.cpu_milli
         self.ask_at, self._count = NO_ASK, 0
         if shape.asks:
@@ -79,12 +78,14 @@ class Fgd(NodeScore):
             enough = np.asarray(seen.enough)[: seen.count * width].reshape(-1, width)
             taken = np.minimum(self._taken.take(state), left) * enough.take(chosen, 0)
             column, percent = self._best(before, cpu_milli, left, taken, usable)
-            self._devices.note(columns, rows, column - 1)
+            if len(self._devices) != len(columns.names):
+                self._devices = np.full(len(columns.names), NO_DEVICE, np.int8)
+            self._devices[rows] = column - 1
         given[chosen] = percent * (POINTS // 100)
 
     def device(self, row: int) -> int:
         """Return the device with the best score."""
-        return self._devices.of(row)
+        return int(self._devices[row]) if row < len(self._devices) else NO_DEVICE
 
     def _percent(self, gain: Ints) -> Ints:
         return np.searchsorted(self._steps, gain, "right")
@@ -149,24 +150,6 @@ class Usable(NamedTuple):
             self.devices + fits - fitted,
             self.all_left + after - before,
         )
-
-
-class NotedDevices:
-    """The device that gave each row its points, until the row is evaluated again."""
-
-    def __init__(self) -> None:
-        self._devices = np.zeros(0, np.int8)
-
-    def note(self, columns: Columns, rows: Rows, devices: NDArray[np.intp]) -> None:
-        """Record the devices of these rows."""
-        count = len(columns.names)
-        if len(self._devices) != count:
-            self._devices = np.full(count, NO_DEVICE, np.int8)
-        self._devices[rows] = devices
-
-    def of(self, row: int) -> int:
-        """Return the device recorded for the row, or `NO_DEVICE`."""
-        return int(self._devices[row]) if row < len(self._devices) else NO_DEVICE
 
 
 class Price:
