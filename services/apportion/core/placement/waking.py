@@ -184,7 +184,21 @@ class Waking:
         order together with newly helped ones, so that room goes to the first pod."""
         self._finder.classes.looks = 0
         if self._hints != self._hints_seen:
-            self._doubt()
+            self._hints_seen = self._hints
+            columns = self._finder.columns
+            columns.sync()
+            left = [each.key for each in self._doubted]
+            keys = self._unschedulable.helped(columns, self._reordered)
+            self._reordered = False
+            if not left and keys is not None and not keys:
+                return True
+            self._anew = keys is None or (self._anew and bool(left))
+            if keys is None:
+                self._unschedulable.clear()
+            self._doubted = self._queue.unschedulable(None if keys is None else {*keys, *left})
+            for key in set(keys or ()).difference(each.key for each in self._doubted):
+                self._unschedulable.forget(key)
+            self._doubted.reverse()
         return self._ask_doubted(looks_max)
 
     def wake_affinity(self, looks_max: int) -> bool:
@@ -202,24 +216,6 @@ class Waking:
         self._doubted.clear()
         self._hints += 1
         return False
-
-    def _doubt(self) -> None:
-        # Find the shape queues that an event may have helped, in addition to those left over.
-        self._hints_seen = self._hints
-        columns = self._finder.columns
-        columns.sync()
-        left = [each.key for each in self._doubted]
-        keys = self._unschedulable.helped(columns, self._reordered)
-        self._reordered = False
-        if not left and keys is not None and not keys:
-            return
-        self._anew = keys is None or (self._anew and bool(left))
-        if keys is None:
-            self._unschedulable.clear()
-        self._doubted = self._queue.unschedulable(None if keys is None else {*keys, *left})
-        for key in set(keys or ()).difference(each.key for each in self._doubted):
-            self._unschedulable.forget(key)
-        self._doubted.reverse()
 
     def _note_needs(self, shape_queue: ShapeQueue) -> None:
         # What must be free before a pod of the shape queue fits, if its shape alone decides.

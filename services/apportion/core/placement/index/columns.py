@@ -229,7 +229,15 @@ class Columns:
         if self._touched:
             touched, self._touched = self._touched, {}
             if self._any_anew:
-                self._make_room(touched)
+                self._any_anew = False
+                joined = [each.node for name, each in touched.items() if name not in self._row_of]
+                width = 1 + max(len(each.node.devices) for each in touched.values())
+                few = self._order.may_insert(len(joined))
+                if width > self.width and few:
+                    _move(self, self.every, self.every, len(self.every), width)
+                if not few or not all(map(self._insert, joined)):
+                    self._lay_out(joined, max(width, self.width))
+                self.count = len(self._row_of)
             row_of = self._row_of
             for name, touch in touched.items():
                 row: Int64 = row_of[name]
@@ -297,18 +305,6 @@ class Columns:
         self.some: Int64s = np.zeros(rows, np.int64).data
         self.enough: UInt8s = np.zeros(rows * width, np.uint8).data
 
-    def _make_room(self, touched: dict[str, Touch]) -> None:
-        # Rows for nodes that have none, and enough columns for the devices of each.
-        self._any_anew = False
-        joined = [each.node for name, each in touched.items() if name not in self._row_of]
-        width = 1 + max(len(each.node.devices) for each in touched.values())
-        few = self._order.may_insert(len(joined))
-        if width > self.width and few:
-            _move(self, self.every, self.every, len(self.every), width)
-        if not few or not all(map(self._insert, joined)):
-            self._lay_out(joined, max(width, self.width))
-        self.count = len(self._row_of)
-
     def _insert(self, node: NodeState) -> bool:
         """True if a spare row was near its position."""
         moved = self._order.insert(node.name)
@@ -360,16 +356,23 @@ class Columns:
             self._refresh_all(row, node)
         else:
             self._refresh_devices(row, node, shares)
-        _refresh_host(self, row, node)
+        host = node.host
+        memory_mib: Int64 = host.memory_mib
+        cpu_milli: Int64 = host.cpu_milli
+        memory_free: Int64 = memory_mib - node.memory_used_mib
+        cpu_free: Int64 = cpu_milli - node.cpu_used_milli
+        guards: Int64 = packed.GUARDS
+        free: Int64 = packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
+        self.flat_free[row * self.width + HOST] = guards | free
+        self.flat_host_load[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
         sums: Int64s = self._sums
         at: Int64 = row * SUMS
         self.flat_load[row] = mean_load(
             sums[at + MEMORY], sums[at + MEMORY_FREE], sums[at + CORES], sums[at + CORES_FREE]
         )
-        cpu_milli: Int64 = packed.compute_of(self.flat_free[row * self.width + HOST])
         load: Int64 = self.flat_load[row]
         left: Int64 = (POINTS - load) // (POINTS // 100) * len(node.devices)
-        left += cpu_milli // CPU_MILLI_PER_PERCENT
+        left += packed.compute_of(free) // CPU_MILLI_PER_PERCENT
         self.flat_left[row] = min(left, LEFT_MAX)
 
     def _refresh_all(self, row: Int64, node: NodeState) -> None:
@@ -466,18 +469,6 @@ def _move(columns: Columns, was: Rows, now: Rows, rows: Int64, width: Int64) -> 
             target[now] = column[was]
         else:
             target[now, : column.shape[1]] = column[was]
-
-
-def _refresh_host(columns: Columns, row: Int64, node: NodeState) -> None:
-    host = node.host
-    memory_mib: Int64 = host.memory_mib
-    cpu_milli: Int64 = host.cpu_milli
-    memory_free: Int64 = memory_mib - node.memory_used_mib
-    cpu_free: Int64 = cpu_milli - node.cpu_used_milli
-    guards: Int64 = packed.GUARDS
-    free: Int64 = packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
-    columns.flat_free[row * columns.width + HOST] = guards | free
-    columns.flat_host_load[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
 
 
 def _sum_free(sums: NDArray[np.int64], node: NodeState) -> None:

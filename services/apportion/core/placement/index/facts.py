@@ -122,10 +122,6 @@ class FactColumns:
         if all_others:
             self._prefer_among(len(columns.names))
             rows = columns.every
-        self._preferred[rows] = self._preference(columns, rows)
-        return all_others
-
-    def _preference(self, columns: Columns, rows: Rows) -> NDArray[np.int64]:
         # Weights as in kube-scheduler's NodeAffinity and TaintToleration.
         parts: list[tuple[int, NDArray[np.int64]]] = []
         preferred = self._shape.node.preferred
@@ -139,5 +135,5 @@ class FactColumns:
             shunned = np.isin(rows, list(self._discouraged))
             parts.append((TAINT_WEIGHT, np.where(shunned, 0, POINTS)))
         total = np.add.reduce([weight * points for weight, points in parts])
-        found: NDArray[np.int64] = total // sum(weight for weight, _ in parts)
-        return found
+        self._preferred[rows] = total // sum(weight for weight, _ in parts)
+        return all_others

@@ -251,9 +251,15 @@ class Preempting:
             return refused, True
         for shape_queue in self._hopeful():
             if shape_queue.gang:
-                for_gang = self._for_gang(shape_queue)
-                if for_gang:
-                    return for_gang, True
+                columns = self._finder.columns
+                columns.sync()
+                vain = self._in_vain.get(shape_queue.key)
+                if vain and (vain.generation, vain.seen) == (self._claims, columns.changed.end):
+                    continue
+                evicted = self._gang_room.make(shape_queue)
+                if evicted:
+                    return list(evicted), True
+                self._remember(shape_queue, _Vain(0, b"", self._claims, 0))
                 continue
             pod = self._first_of(shape_queue)
             if pod is None:
@@ -292,18 +298,6 @@ class Preempting:
             if -head.rank > self._least:
                 found.append((head, shape_queue.key, shape_queue))
         return [shape_queue for _, _, shape_queue in sorted(found, key=lambda each: each[:2])]
-
-    def _for_gang(self, shape_queue: ShapeQueue) -> list[PodEvicted | PodRefused]:
-        # Skipped if nothing has changed since the last failed search.
-        columns = self._finder.columns
-        columns.sync()
-        vain = self._in_vain.get(shape_queue.key)
-        if vain is not None and (vain.generation, vain.seen) == (self._claims, columns.changed.end):
-            return []
-        evicted = self._gang_room.make(shape_queue)
-        if not evicted:
-            self._remember(shape_queue, _Vain(0, b"", self._claims, 0))
-        return list(evicted)
 
     def _first_of(self, shape_queue: ShapeQueue) -> PodState | None:
         # The first pod of a shape queue that may preempt.
