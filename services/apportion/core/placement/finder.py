@@ -22,7 +22,7 @@ from apportion.core.placement.queueing.keys import limits_key
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.core.placement.reservations import Reservations
 from apportion.core.placement.volumes import Volumes
-from apportion_schemas import HOSTNAME, PodPlaced, Score
+from apportion_schemas import HOSTNAME, PodPlaced, Score, Share
 
 RUNNERS_UP: Final = 2
 NO_KINDS: Final[frozenset[int]] = frozenset()
@@ -57,6 +57,33 @@ class _OwnRows:
         for row in rows.tolist():
             self._rows[row] = self._shard.owns(columns.names[row])
         return self._rows
+
+
+def placed_on(
+    pod: PodState,
+    class_: PlacementClass,
+    columns: Columns,
+    best: list[tuple[int, int]],
+    shares: tuple[Share, ...],
+) -> PodPlaced:
+    """Return the event that places the pod on the first of the `best` rows with points."""
+    about, rule = pod.submitted, class_.node_score
+    scores = []
+    for row, points in best:
+        total = rule.total(points)
+        scores.append(Score(node=columns.names[row], total=total, parts={rule.policy: total}))
+    return PodPlaced(
+        pod=about.uid,
+        namespace=about.namespace,
+        name=about.name,
+        attempt=pod.attempt,
+        node=scores[0].node,
+        shares=shares,
+        score=scores[0],
+        runners_up=tuple(scores[1:]),
+        fitting=class_.fitting,
+        nodes=columns.count,
+    )
 
 
 class PlaceFinder:
@@ -201,24 +228,7 @@ class PlaceFinder:
                 break
             for row in collided:
                 class_.exclude(row)
-        about, rule = pod.submitted, class_.node_score
-        names, policy = self.columns.names, rule.policy
-        scores = []
-        for at, points in best:
-            total = rule.total(points)
-            scores.append(Score(node=names[at], total=total, parts={policy: total}))
-        return PodPlaced(
-            pod=about.uid,
-            namespace=about.namespace,
-            name=about.name,
-            attempt=pod.attempt,
-            node=scores[0].node,
-            shares=shares,
-            score=scores[0],
-            runners_up=tuple(scores[1:]),
-            fitting=class_.fitting,
-            nodes=self.columns.count,
-        )
+        return placed_on(pod, class_, self.columns, best, shares)
 
     def _first_of(self, class_: PlacementClass, pod: PodState) -> NDArray[np.bool_] | None:
         # A class with preferences for nodes ignores the shard. A pod whose placement was refused by

@@ -15,6 +15,7 @@ from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.classes import ClassCache, PlacementClass
 from apportion.core.placement.feasibility import ORDER
+from apportion.core.placement.finder import placed_on
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import NEVER_SEEN, Kept, Limits
@@ -29,9 +30,7 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     RefusalCode,
-    Score,
     Shape,
-    Share,
     Toleration,
 )
 
@@ -52,15 +51,6 @@ class FilterResult(NamedTuple):
 
     fits: dict[str, int]
     refused: dict[str, RefusalCode | None]
-
-
-class NodeFit(NamedTuple):
-    """A node that fits: the shares there, its displayed score, and how many nodes fit."""
-
-    shares: tuple[Share, ...]
-    policy: str
-    total: float
-    fitting: int
 
 
 class FitQuery:
@@ -105,9 +95,9 @@ class FitQuery:
         refused = {name: None if row is None else ORDER[ranks[row]] for name, row in others.items()}
         return FilterResult(fits, refused)
 
-    def fit_on(self, shape: Shape, name: str) -> NodeFit | None:
-        """Return how a pod of this shape fits on this node, or None."""
-        class_, columns = self._class_of(shape), self.columns
+    def place_on(self, pod: PodState, name: str) -> PodPlaced | None:
+        """Return the placement of the pod on this node, or None if it does not fit."""
+        class_, columns = self._class_of(pod.submitted.shape), self.columns
         row = self._row(columns, name)
         if row is None or int(class_.board.points[row]) == REFUSED:
             return None
@@ -115,9 +105,7 @@ class FitQuery:
         if shares is None:
             class_.exclude(row)
             return None
-        rule = class_.node_score
-        total = rule.total(int(class_.board.points[row]))
-        return NodeFit(shares, rule.policy, total, class_.fitting)
+        return placed_on(pod, class_, columns, [(row, int(class_.board.points[row]))], shares)
 
     def shortage(self, shape: Shape, name: str) -> tuple[RefusalCode, NearMiss | None]:
         """Return why a pod of this shape does not fit on this node; call it only if so."""
@@ -174,49 +162,32 @@ class ExternalChoices:
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
         """Decide the choices for our pods in the ledger, in order; each counts for later ones."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
-        reservations: Reservations | None = None
+        if not self._nodes:
+            return decided
+        self._limits = self._limits or Limits(self._state)
+        # No affinity is checked here.
+        reservations = Reservations(self._state, self._fit_query.columns, self._limits, None)
         for uid, name in self._nodes.items():
             pod = self._state.pods.get(uid)
             if pod is None or not is_pending(self._state, pod) or not owns(pod):
                 continue
-            if reservations is None:
-                # No affinity is checked here.
-                limits, columns = self._known_limits(), self._fit_query.columns
-                reservations = Reservations(self._state, columns, limits, None)
             reservations.charge()
-            found = self._place(pod, name)
+            found = self._place(pod, name, self._limits)
             decided.append((pod, found))
             if isinstance(found, PodPlaced):
                 reservations.reserve(pod, found)
             if len(decided) >= events_max:
                 break
-        if reservations is not None:
-            reservations.roll_back()
+        reservations.roll_back()
         return decided
 
-    def _known_limits(self) -> Limits:
-        if self._limits is None:
-            self._limits = Limits(self._state)
-        return self._limits
-
-    def _place(self, pod: PodState, name: str) -> PodPlaced | PodRefused:
-        about, shape = pod.submitted, pod.submitted.shape
-        fit = self._fit_query.fit_on(shape, name)
-        exceeded = self._known_limits().exceeded(pod, name, fit.shares) if fit is not None else None
-        if exceeded is not None:
-            kept = Kept(exceeded, None, NEVER_SEEN)
-            return refusal_of(pod, Reasons({exceeded.code: 1}, (), 1, limit=kept))
-        if fit is not None:
-            return PodPlaced(
-                pod=pod.uid,
-                namespace=about.namespace,
-                name=about.name,
-                attempt=pod.attempt,
-                node=name,
-                shares=fit.shares,
-                score=Score(node=name, total=fit.total, parts={fit.policy: fit.total}),
-                fitting=fit.fitting,
-                nodes=self._fit_query.columns.count,
-            )
-        code, nearest = self._fit_query.shortage(shape, name)
-        return refusal_of(pod, Reasons({code: 1}, (nearest,) if nearest else (), 1))
+    def _place(self, pod: PodState, name: str, limits: Limits) -> PodPlaced | PodRefused:
+        found = self._fit_query.place_on(pod, name)
+        if found is None:
+            code, nearest = self._fit_query.shortage(pod.submitted.shape, name)
+            return refusal_of(pod, Reasons({code: 1}, (nearest,) if nearest else (), 1))
+        exceeded = limits.exceeded(pod, name, found.shares)
+        if exceeded is None:
+            return found
+        kept = Kept(exceeded, None, NEVER_SEEN)
+        return refusal_of(pod, Reasons({exceeded.code: 1}, (), 1, limit=kept))

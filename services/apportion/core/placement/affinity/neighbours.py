@@ -179,15 +179,15 @@ class Neighbours:
         if not self.active:
             return NO_CONCERN
         self.count(len(self._uncounted))
-        guards: tuple[PodTerm, ...] | None = ()
+        guards: tuple[PodTerm, ...] = ()
         if self._guards:
             key = kind_of(pod)
-            guards = self._against.get(key)
-            if guards is None:
+            if key not in self._against:
                 if len(self._against) >= SELECTORS_MAX:
                     self._against.clear()
                 terms = (each for each in self._guards if self.selects(each.pods, pod))
-                guards = self._against[key] = tuple(sorted(terms, key=_encode))
+                self._against[key] = tuple(sorted(terms, key=_encode))
+            guards = self._against[key]
         wishes = pod.shape.pods
         if not has_wishes(wishes):
             return Concern(guards, wishes=False, itself=()) if guards else NO_CONCERN

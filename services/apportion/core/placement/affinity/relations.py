@@ -82,8 +82,6 @@ class Relations:
             counted &= self._domains.ids(columns, key) != NO_VALUE
         return counted
 
-    # -------------------------------------------------------------- filters
-
     def _refuse(self, columns: Columns, eligible: Eligible) -> None:
         self.ranks = np.full(len(columns.names), FITS, np.uint8)
         offset = len(self._wishes.affinity)
@@ -114,8 +112,6 @@ class Relations:
     def _stop(self, where: Flags, code: RefusalCode) -> None:
         # Filters are called last first, so that the code of the first one remains.
         self.ranks[where] = RANK[code]
-
-    # -------------------------------------------------------------- points
 
     def _prefer(self, columns: Columns, eligible: Eligible) -> None:
         parts: list[Numbers] = []

@@ -11,13 +11,7 @@ from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.feasibility.amounts import AMOUNTS
-from apportion.core.placement.feasibility.causes import (
-    CAUSES,
-    OF_NEIGHBOURS,
-    OF_NO_NODE,
-    OF_PARTS,
-    OF_VOLUMES,
-)
+from apportion.core.placement.feasibility.causes import CAUSES, OF_NEIGHBOURS, OF_NO_NODE, OF_PARTS
 from apportion.core.placement.feasibility.devices import DEVICE_RULES
 from apportion.core.placement.feasibility.nodes import FACT_FILTERS, NODE_FILTERS
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
@@ -42,7 +36,6 @@ class Verdict(NamedTuple):
         return -RANK.get(self.code, FITS), (self.needed - self.available) / max(self.needed, 1)
 
 
-VOLUMES: Final = tuple(cause.code for cause in OF_VOLUMES)
 NEIGHBOURS: Final = tuple(cause.code for cause in OF_NEIGHBOURS)
 UNCUT: Final = tuple(cause.code for cause in OF_PARTS)
 ORDER: Final[tuple[RefusalCode, ...]] = tuple(CAUSES)[: -len(OF_NO_NODE)]

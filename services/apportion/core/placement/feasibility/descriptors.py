@@ -7,38 +7,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from apportion_schemas import (
-    ConfigurationChanged,
-    DeviceCordonLifted,
-    DeviceHealthChanged,
-    DeviceUncordoned,
-    NamespaceGone,
-    NamespaceObserved,
-    NodeCordonLifted,
-    NodeGone,
-    NodeHeard,
-    NodeObserved,
-    NodeReported,
-    NodeUncordoned,
-    PlacementVoided,
-    PodAdopted,
-    PodChanged,
-    PodGone,
-    PodGroupObserved,
-    PodPlaced,
-    PodRefused,
-    PodResized,
-    PodSubmitted,
-    PolicyChanged,
-    PricesLearnt,
-    QueueObserved,
-    QuotaGone,
-    QuotaObserved,
-    RefusalCode,
-    Shape,
-    VolumeClaimGone,
-    VolumeClaimObserved,
-)
+import apportion_schemas as events
+from apportion_schemas import RefusalCode, Shape
 from apportion_schemas.quantities import Payload
 
 # wake shape queues that have room on a changed node, and those whose needs are unknown
@@ -64,74 +34,74 @@ class Hint(NamedTuple):
 
 
 LEFT: Final = (
-    Hint(PodGone, SOME),
-    Hint(PlacementVoided, SOME),
-    Hint(PodPlaced, SOME, REFUSED),
-    Hint(PodChanged, SOME),  # its host requests may be lower
-    Hint(PodResized, SOME),
+    Hint(events.PodGone, SOME),
+    Hint(events.PlacementVoided, SOME),
+    Hint(events.PodPlaced, SOME, REFUSED),
+    Hint(events.PodChanged, SOME),  # its host requests may be lower
+    Hint(events.PodResized, SOME),
 )
-TOLD: Final = (Hint(NodeObserved, SOME), Hint(NodeReported, SOME))
-HEARD: Final = (*TOLD, Hint(NodeHeard, SOME))
-UNCORDONED: Final = (Hint(NodeUncordoned, SOME), Hint(NodeCordonLifted, SOME))
+TOLD: Final = (Hint(events.NodeObserved, SOME), Hint(events.NodeReported, SOME))
+HEARD: Final = (*TOLD, Hint(events.NodeHeard, SOME))
+UNCORDONED: Final = (Hint(events.NodeUncordoned, SOME), Hint(events.NodeCordonLifted, SOME))
 # other MIG geometries; the document may also set a policy
-CUT: Final = (Hint(ConfigurationChanged, REORDERED),)
+CUT: Final = (Hint(events.ConfigurationChanged, REORDERED),)
 PARTS: Final = (*TOLD, *CUT)
 # another order of devices may let in a gang, or containers that collided
-ORDERED: Final = (Hint(PolicyChanged, REORDERED), Hint(PricesLearnt, REORDERED), *CUT)
+ORDERED: Final = (Hint(events.PolicyChanged, REORDERED), Hint(events.PricesLearnt, REORDERED), *CUT)
 HOST: Final = (*LEFT, *TOLD)
 OFFERED: Final = (
     *TOLD,
-    Hint(DeviceHealthChanged, SOME),
-    Hint(DeviceUncordoned, SOME),
-    Hint(DeviceCordonLifted, SOME),
+    Hint(events.DeviceHealthChanged, SOME),
+    Hint(events.DeviceUncordoned, SOME),
+    Hint(events.DeviceCordonLifted, SOME),
     *CUT,
 )
 # a policy may make devices exclusive, so it affects amounts as well
 DEVICE: Final = (*LEFT, *OFFERED, *ORDERED)
 NEAR: Final = (
-    Hint(PodPlaced, SOME, MOVED | REFUSED),
-    Hint(PodAdopted, SOME, MOVED),
-    Hint(PlacementVoided, SOME, MOVED),
-    Hint(PodGone, SOME, MOVED),
-    Hint(PodChanged, SOME, MOVED),
-    Hint(NamespaceObserved, SOME, MOVED),  # terms may select other namespaces now
-    Hint(NamespaceGone, SOME, MOVED),
-    Hint(NodeGone, SOME),  # its domain may be gone with it
+    Hint(events.PodPlaced, SOME, MOVED | REFUSED),
+    Hint(events.PodAdopted, SOME, MOVED),
+    Hint(events.PlacementVoided, SOME, MOVED),
+    Hint(events.PodGone, SOME, MOVED),
+    Hint(events.PodChanged, SOME, MOVED),
+    Hint(events.NamespaceObserved, SOME, MOVED),  # terms may select other namespaces now
+    Hint(events.NamespaceGone, SOME, MOVED),
+    Hint(events.NodeGone, SOME),  # its domain may be gone with it
     *TOLD,
 )
 HELD: Final = (
-    Hint(PodGone, SOME, FREED),
-    Hint(PodChanged, SOME, FREED),
-    Hint(PodResized, SOME, FREED),
-    Hint(PlacementVoided, SOME, FREED),
-    Hint(PodPlaced, SOME, REFUSED),
-    Hint(NodeGone, SOME, FREED),
+    Hint(events.PodGone, SOME, FREED),
+    Hint(events.PodChanged, SOME, FREED),
+    Hint(events.PodResized, SOME, FREED),
+    Hint(events.PlacementVoided, SOME, FREED),
+    Hint(events.PodPlaced, SOME, REFUSED),
+    Hint(events.NodeGone, SOME, FREED),
     *TOLD,
     *ORDERED,
 )
 HELD_BY_QUEUE: Final = (
     *HELD,
-    Hint(QueueObserved, SOME),
-    Hint(PodGroupObserved, SOME, FREED),  # its pods may be in another queue now
+    Hint(events.QueueObserved, SOME),
+    Hint(events.PodGroupObserved, SOME, FREED),  # its pods may be in another queue now
 )
-HELD_BY_NAMESPACE: Final = (*HELD, Hint(QuotaObserved, SOME), Hint(QuotaGone, SOME))
+HELD_BY_NAMESPACE: Final = (*HELD, Hint(events.QuotaObserved, SOME), Hint(events.QuotaGone, SOME))
 KEPT: Final = (
     *LEFT,
     *TOLD,
-    Hint(PodPlaced, SOME, FREED | REFUSED),  # the pod for which the node was kept is placed
-    Hint(PodRefused, SOME, FREED),  # or refused, although it needs no eviction any more
+    Hint(events.PodPlaced, SOME, FREED | REFUSED),  # the pod for which the node was kept is placed
+    Hint(events.PodRefused, SOME, FREED),  # or refused, although it needs no eviction any more
 )
-CLAIMED: Final = (Hint(VolumeClaimObserved, SOME), Hint(VolumeClaimGone, SOME))
+CLAIMED: Final = (Hint(events.VolumeClaimObserved, SOME), Hint(events.VolumeClaimGone, SOME))
 CLAIMED_THERE: Final = (*CLAIMED, *TOLD)
 # the pod that mounted the claim, or was in the way, may be gone with its node
-MOUNTED: Final = (*CLAIMED, *HOST, Hint(NodeGone, SOME))
+MOUNTED: Final = (*CLAIMED, *HOST, Hint(events.NodeGone, SOME))
 FEWER: Final = (
-    Hint(PodGroupObserved, GANG),
-    Hint(PodPlaced, GANG),
-    Hint(PodAdopted, GANG),
-    Hint(PodChanged, GANG),
+    Hint(events.PodGroupObserved, GANG),
+    Hint(events.PodPlaced, GANG),
+    Hint(events.PodAdopted, GANG),
+    Hint(events.PodChanged, GANG),
 )
-COMPLETED: Final = (*FEWER, Hint(PodSubmitted, GANG), Hint(PlacementVoided, GANG))
+COMPLETED: Final = (*FEWER, Hint(events.PodSubmitted, GANG), Hint(events.PlacementVoided, GANG))
 
 
 class Unit(Enum):

@@ -15,17 +15,12 @@ from apportion_schemas import Device, NodeObserved, RefusalCode
 
 Occupancy = Callable[[NodeState], NodeState]
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
-CONDITIONS: Final = frozenset(
-    (
-        UNSCHEDULABLE,
-        "node.kubernetes.io/not-ready",
-        "node.kubernetes.io/unreachable",
-        "node.kubernetes.io/memory-pressure",
-        "node.kubernetes.io/disk-pressure",
-        "node.kubernetes.io/pid-pressure",
-        "node.kubernetes.io/network-unavailable",
-    )
-)  # taints that Kubernetes adds for a condition or a cordon, and removes when it ends
+# taints that Kubernetes adds for a condition or a cordon, and removes when it ends
+CONDITIONS: Final = frozenset((
+    UNSCHEDULABLE, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/memory-pressure", "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/pid-pressure", "node.kubernetes.io/network-unavailable",
+))  # fmt: skip
 
 
 def now(node: NodeState) -> NodeState:

@@ -41,21 +41,9 @@ UNHEALTHY: Final[Int64] = 1
 CORDONED: Final[Int64] = 2
 _KEEPS_OUT: Final = ("NoSchedule", "NoExecute")
 _COLUMNS: Final = (
-    "free",
-    "kind",
-    "index",
-    "ids",
-    "slices",
-    "cut",
-    "closed",
-    "load",
-    "host_load",
-    "left",
-    "host_total",
-    "schedulable",
-    "discouraging",
-    "sums",
-)
+    "free", "kind", "index", "ids", "slices", "cut", "closed", "load", "host_load", "left",
+    "host_total", "schedulable", "discouraging", "sums",
+)  # fmt: skip
 SUMS: Final[Int64] = 4
 # The columns of `sums`: memory (MiB) and cores of a node's devices, total and free.
 MEMORY: Final[Int64] = 0

@@ -4,6 +4,7 @@ The demand of an ask is computed once per kind, not per device. Invariant: a num
 meaning as long as the index lives, whether or not any node has such a device now."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from apportion.core.placement.index.packed import Int64
@@ -12,6 +13,9 @@ from apportion_schemas import Device
 NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
 NO_ID: Final = -1
 FIRST_KIND: Final[Int64] = 2
+_kind_of = attrgetter(
+    "family", "model", "mode", "memory_mib", "physical_memory_mib", "cores", "slots", "mig_sizes"
+)
 
 
 class DeviceKinds:
@@ -27,16 +31,7 @@ class DeviceKinds:
 
     def number(self, device: Device) -> int:
         """Return the number shared by all devices that differ only in id and index."""
-        key = (
-            device.family,
-            device.model,
-            device.mode,
-            device.memory_mib,
-            device.physical_memory_mib,
-            device.cores,
-            device.slots,
-            device.mig_sizes,
-        )
+        key = _kind_of(device)
         known = self._number_of.get(key)
         if known is None:
             known = self._number_of[key] = FIRST_KIND + len(self.devices)

@@ -23,18 +23,12 @@ TAINT_WEIGHT: Final = 3
 _LABELS_MISMATCH: Final = RANK[RefusalCode.NODE_LABELS_MISMATCH]
 _VOLUME_ELSEWHERE: Final = RANK[RefusalCode.VOLUME_NODE_MISMATCH]
 _NODE_GONE: Final = RANK[RefusalCode.NODE_GONE]
-_ANSWERED: Final = frozenset(
-    (
-        RefusalCode.NODE_GONE,
-        RefusalCode.NODE_NOT_READY,
-        RefusalCode.AGENT_SILENT,
-        RefusalCode.DEVICE_PLUGIN_FOREIGN,
-        RefusalCode.NODE_CORDONED,
-        RefusalCode.NODE_UNSCHEDULABLE,
-        RefusalCode.TAINT_NOT_TOLERATED,
-        RefusalCode.NODE_LABELS_MISMATCH,
-    )
-)  # filters that the column `schedulable` answers; others are evaluated for all nodes
+# filters that the column `schedulable` answers; others are evaluated for all nodes
+_ANSWERED: Final = frozenset((
+    RefusalCode.NODE_GONE, RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT,
+    RefusalCode.DEVICE_PLUGIN_FOREIGN, RefusalCode.NODE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
+    RefusalCode.TAINT_NOT_TOLERATED, RefusalCode.NODE_LABELS_MISMATCH,
+))  # fmt: skip
 
 
 class Eligible(NamedTuple):
