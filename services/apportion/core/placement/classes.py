@@ -54,8 +54,7 @@ class PlacementClass:
     """The pods of one shape, evaluated against every node.
 
     With `picks_one` it takes one device, whatever the links between devices. `needs` are the
-    filters of requirements that are rare. Device kinds `without` and the rows `kept` are
-    excluded."""
+    filters of rare requirements. Device kinds `without` and the rows `kept` are excluded."""
 
     def __init__(
         self,
@@ -249,7 +248,6 @@ class PlacementClass:
         self.collided.clear()
 
     def _evaluate(self, columns: Columns, begin: Int64) -> None:
-        """Evaluate the rows that changed since position `begin` of their log."""
         look: ScoreInput | None = self._look
         if look is None or begin == FORGOTTEN:
             look = self._look = ScoreInput(columns, self.board.given)
@@ -293,9 +291,8 @@ class PlacementClass:
 class ClassCache:
     """The classes over one state; the least recently used one is dropped.
 
-    A class follows changes of policy, prices, device kinds and geometries when it is next used, so
-    each decision pays only for the classes that it uses. `looks` is the total cost of refreshes, so
-    that a caller can stop in time."""
+    A class follows changes of policy, prices, device kinds and geometries when it is next used.
+    `looks` is the total cost of refreshes, so that a caller can stop in time."""
 
     def __init__(self, state: State, columns: Columns) -> None:
         self._state = state
@@ -321,10 +318,7 @@ class ClassCache:
         without: frozenset[int] = frozenset(),
         volumes: VolumeNeeds | None = None,
     ) -> PlacementClass:
-        """Return the up-to-date class of this key; build it from the arguments if it is not cached.
-
-        The arguments are those of `PlacementClass`; `relate` builds its relations. Equal keys mean
-        equal arguments."""
+        """Return the up-to-date class of this key, built from the arguments if it is not cached."""
         columns = self._columns
         columns.sync()
         policy, price_table = self._state.policy, None
@@ -355,6 +349,7 @@ class ClassCache:
         if prices is None:
             return None
         offered = self._columns.offered()
-        if self._price_table is None or not self._price_table.covers(prices, offered):
-            self._price_table = PriceTable(prices, offered, self._price_table)
-        return self._price_table
+        table: PriceTable | None = self._price_table
+        if table is None or table.prices is not prices or table.devices is not offered:
+            table = self._price_table = PriceTable(prices, offered, table)
+        return table

@@ -179,8 +179,8 @@ class Engine:
         """Decide for as many pending pods as one batch holds; empty if there is nothing to do.
 
         It ends early, with `more`, after about `looks_max` row looks or while indexes are not
-        ready. It places no pod before all shape queues that may have been helped are rechecked,
-        because one of their pods may come first."""
+        ready. First it rechecks all shape queues that an event may have helped, as their pods may
+        come first."""
         counted = not self._limits.active or self._limits.count(COUNTED_MAX)
         counted = counted and self._neighbours.count(COUNTED_MAX)
         if not (counted and self._finder.classes.prepare()):  # done in parts, because it takes long
@@ -291,8 +291,6 @@ class Engine:
 
     def _voids(self, events_max: int) -> list[DecisionEvent]:
         voids: list[DecisionEvent] = []
-        if not self._state.failing:
-            return voids
         for uid, cause in sorted(self._state.failing.items()):
             pod = self._state.pods[uid]
             placed = pod.placement

@@ -1,7 +1,7 @@
 """Find the best node and devices for one pod: filter, score, choose, within its limits.
 
-Invariant: a search changes only derived data; the same state and reservations give the same
-result."""
+Invariant: a search changes only derived data, and its result depends only on state and
+reservations."""
 
 from functools import partial
 from typing import Final

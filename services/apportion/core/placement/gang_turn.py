@@ -33,9 +33,7 @@ APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEE
 
 
 class BoundPods:
-    """Pods of a gang bound by affinity: the domain of each row, and rows for the first pod.
-
-    `allowed` are the rows where the first pod may go at all; `open` are those left to try."""
+    """Pods of a gang bound by affinity: the domain of each row, and rows open to the first pod."""
 
     def __init__(self, domains: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
         self.domains = domains
@@ -70,8 +68,8 @@ class GangDomains:
     def next(self, placed: list[Placed]) -> bool:
         """Choose where the next try begins, after one that placed these. False if no try is left.
 
-        Of the sets that had a pod placed, the last one excludes its domain, and the sets after it
-        may use all domains again."""
+        The last set that had a pod placed excludes its domain; later sets may use all domains
+        again."""
         begun: dict[BoundPods, int] = {}
         for pod, found in placed:
             if pod.uid in self.of:
@@ -212,8 +210,8 @@ class GangTurn:
         """Reserve placements for what a gang lacks, skipping pods that fit nowhere.
 
         If too few fit, the first skipped pod is returned as well. Skipped pods are retried, as they
-        may have affinity to pods placed since. `near` has the bound pods by uid: the first of each
-        set is placed only on the set's `open` rows."""
+        may have affinity to pods placed since. `near` has the bound pods by uid, which begin on
+        `open` rows."""
         placed: list[Placed] = []
         while True:
             refused: dict[bytes, PodState] = {}

@@ -163,7 +163,6 @@ def miss(
 
 
 def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCode) -> Verdict:
-    """The amounts of a node's refusal; for a device filter, those of the nearest device."""
     shape, node = class_.shape, columns.nodes[row]
     found = refused_node(shape, node) or first_lacking(class_.needs, shape, node)
     if found is not None and found.code is code:

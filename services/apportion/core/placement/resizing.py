@@ -1,7 +1,6 @@
 """Resize the shares of running pods: whether it is possible, and the new shares.
 
-Invariant: a resize stays on the pod's devices, and exceeds neither their free amounts nor a
-limit."""
+Invariant: a resize stays on the pod's devices, within their free amounts and all limits."""
 
 from collections import Counter
 from typing import Any

@@ -1,9 +1,8 @@
 """The effect of a pod's volume claims: which nodes it may use, or why none yet.
 
-Volumes are identified by their claims; one that is attached but mounted by no pod does not count.
-Without Kubernetes, claims have no effect. Source: kube-scheduler's VolumeBinding,
-VolumeRestrictions, VolumeZone and NodeVolumeLimits. Invariant: a volume that several pods of a node
-mount counts once there."""
+A volume that is attached but mounted by no pod does not count, and one that several pods of a node
+mount counts once there. Without Kubernetes, claims have no effect. Source: kube-scheduler's
+VolumeBinding, VolumeRestrictions, VolumeZone and NodeVolumeLimits."""
 
 from collections import Counter
 from collections.abc import Mapping

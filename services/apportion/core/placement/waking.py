@@ -86,8 +86,7 @@ class Unschedulable:
     def helped(self, columns: Columns, reordered: bool) -> list[bytes] | None:  # noqa: FBT001
         """Return those to recheck for room that appeared since the last call; None for all.
 
-        All are rechecked if rows, device kinds or geometries changed, and sometimes to drop empty
-        ones."""
+        All are rechecked if rows, kinds or geometries changed, and sometimes to drop empty ones."""
         seen, self._seen = self._seen, columns.changed.end
         before = self._as_of
         self._as_of = (columns.generation, len(columns.kinds), columns.geometries)

@@ -78,8 +78,8 @@ class _Kind:
 class Concern(NamedTuple):
     """How other pods restrict one pod: `guards` are anti-affinity terms that select it.
 
-    `wishes` is True if it has terms of its own; `itself` is True for each selector of its affinity,
-    then of its spread, that selects the pod itself."""
+    `wishes` is True if it has terms of its own; `itself` has, for each selector of its affinity and
+    then of its spread, whether it selects the pod."""
 
     guards: tuple[PodTerm, ...]
     wishes: bool
@@ -118,9 +118,7 @@ class Neighbours:
             self._activate()
             return True
         at = pod.placement.node if pod.placement is not None else ""
-        before = self._at.pop(pod.uid, None)
-        kind = before[0] if before is not None else None
-        was = before[1] if before is not None else ""
+        kind, was = self._at.pop(pod.uid, (None, ""))
         if kind is None:
             if not at:
                 return False
@@ -198,8 +196,7 @@ class Neighbours:
     def counts(self, selector: PodSelector, *, spread: bool = False) -> Counts:
         """Return the counts of the pods that the selector matches, and keep them from now on.
 
-        With `spread`, terminating pods are left out. Source: kube-scheduler's PodTopologySpread
-        (`countPodsMatchSelector`); its InterPodAffinity counts them."""
+        `spread` leaves out terminating pods, like kube-scheduler's `countPodsMatchSelector`."""
         self.count(len(self._uncounted))
         found = self._matching.get((selector, spread))
         if found is None:
@@ -266,9 +263,7 @@ class Neighbours:
         self._uncounted = [*self._state.pods.values(), *self._state.nodes.values()]
 
     def count(self, some: int) -> bool:
-        """Count at most `some` of the pods and nodes that existed before the first affinity term.
-
-        Returns True when all are counted. `concern` and `counts` count what is left first."""
+        """Count at most `some` pods and nodes from before the first affinity term; True if done."""
         for _ in range(min(some, len(self._uncounted))):
             each = self._uncounted.pop()
             if isinstance(each, NodeState):

@@ -1,8 +1,7 @@
 """Refuse and prefer nodes for one class by the pods that are already placed.
 
 The rules are kube-scheduler's for pod affinity, anti-affinity and topology spread, except that
-preferred terms of placed pods do not count. Invariant: after `refresh`, `ranks` and `points`
-reflect the current counts and labels."""
+preferred terms of placed pods do not count."""
 
 from typing import NamedTuple
 

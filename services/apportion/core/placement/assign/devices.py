@@ -27,8 +27,7 @@ UNCUT: Final[Left] = (0, "", 0)  # if the ask takes no MIG instance of any kind 
 class _Room:
     """Free amounts of the node's devices while the pod's containers take their shares.
 
-    `free` and `kinds` are the node's row of these columns, without the host. `cuts` has the
-    occupied slices and the group of the devices from which this pod takes MIG instances."""
+    `free` and `kinds` are rows without the host; `cuts` are slices and group of cut MIG devices."""
 
     def __init__(self, columns: Columns, row: int) -> None:
         self.devices: list[DeviceState] = columns.nodes[row].devices
@@ -37,10 +36,7 @@ class _Room:
         self.cuts: dict[int, Cut] = {}
 
     def share(self, ask: AskColumns, at: int) -> Share:
-        return _share(ask, self.kinds[at], self.devices[at], self._left(at))
-
-    def has_place(self, ask: AskColumns, at: int) -> bool:
-        return _has_place(ask, self.kinds[at], self._left(at))
+        return _share(ask, self.kinds[at], self.devices[at], self.left(at))
 
     def copy(self) -> "_Room":
         other = _Room.__new__(_Room)
@@ -57,7 +53,7 @@ class _Room:
         state = self.devices[at]
         return self.cuts.get(at) or (state.taken, state.group)
 
-    def _left(self, at: int) -> Left:
+    def left(self, at: int) -> Left:
         return *self._cut(at), packed.memory_of(self.free[at])
 
     def take(self, at: int, share: Share) -> None:
@@ -181,8 +177,8 @@ def _sets(ask: AskColumns, fitting: list[int], room: _Room) -> Iterator[Sequence
 def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[list[int]]:
     """Yield positions of `count` devices in whole modules of `size`, preferred ones first.
 
-    Source: HAMi's `computeBestCombination910C`. Two dies of an Ascend 910C with the same quotient
-    of their index are a module, and a container with several dies gets only whole modules."""
+    Source: HAMi's `computeBestCombination910C`: devices with one quotient of their index, such as
+    the two dies of an Ascend 910C, are a module."""
     modules: dict[int, list[int]] = {}
     for position, device in enumerate(devices):
         modules.setdefault(device.index // size, []).append(position)
@@ -202,7 +198,6 @@ def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
 def _choose(
     ask: AskColumns, row: int, room: _Room, chosen: Sequence[int], order: Order
 ) -> dict[int, Share] | None:
-    """The devices that the ask takes, by position and in order, each with its share."""
     fitting = _fitting(ask, row, room, chosen)
     count = ask.ask.count
     if len(fitting) < count:
@@ -230,7 +225,7 @@ def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> l
     needs, kinds, free = ask.needs, room.kinds, room.free
     fitting = [at for at in chosen if not packed.lacking(free[at], needs[kinds[at]])]
     if ask.cuts_instances:
-        fitting = [at for at in fitting if room.has_place(ask, at)]
+        fitting = [at for at in fitting if _has_place(ask, kinds[at], room.left(at))]
     if ask.elsewhere is not None:
         elsewhere = ask.elsewhere[row].tolist()[HOST + 1 :]
         fitting = [at for at in fitting if not elsewhere[at]]
@@ -273,12 +268,7 @@ def _share(ask: AskColumns, kind: int, state: DeviceState, left: Left) -> Share:
     )
 
 
-# The best linked devices: the set with the most NVLink lanes inside it.
-# Finding the optimum is hard, so the search is greedy from each of the first devices: a set grows
-# by the device with the most lanes to it. Invariant: the work is bounded by `SEEDS_MAX` x devices x
-# wanted; among equal sets, the one whose devices come first is taken.
-
-SEEDS_MAX: Final = 16
+SEEDS_MAX: Final = 16  # first devices from which sets are grown
 
 
 class Linked(NamedTuple):
@@ -289,7 +279,10 @@ class Linked(NamedTuple):
 
 
 def best_linked(devices: Sequence[Device], count: int) -> Linked:
-    """Return `count` of these devices with many lanes between them; there must be that many."""
+    """Return `count` of these devices with many NVLink lanes between them.
+
+    Finding the optimum is hard, so the search is greedy: a set grows by the device with the most
+    lanes to it. Among equal sets, the one whose devices come first is taken."""
     lanes = [[_lanes(one, other) for other in devices] for one in devices]
     if count >= len(devices):
         pairs = [sum(row[at + 1 :]) for at, row in enumerate(lanes)]

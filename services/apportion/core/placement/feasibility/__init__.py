@@ -1,8 +1,7 @@
 """The filters, in the order in which they are tried.
 
 A filter returns the amounts needed and available, and passes if there is enough. The index
-(`columns`, `classes`) evaluates the same for all nodes at once; a property test compares the
-two."""
+evaluates the same for all nodes at once; a property test compares the two."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
@@ -20,10 +19,7 @@ NO_PLACE: Final = -1
 
 
 class Verdict(NamedTuple):
-    """Why something does not fit: the filter's code, the amount needed and that available.
-
-    `place` is the position of the device on its node, or `NO_PLACE` if no single device is the
-    cause."""
+    """Why something does not fit; `place` is the position of the device that is the cause."""
 
     code: RefusalCode
     needed: int

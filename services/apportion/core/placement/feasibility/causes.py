@@ -1,7 +1,6 @@
 """The descriptors of all refusal codes: those of filters, and those that no filter finds.
 
-Invariant: every `RefusalCode` is in `CAUSES` once; an unknown code of a newer build describes
-itself."""
+Invariant: every `RefusalCode` is in `CAUSES` once; unknown codes of newer builds are accepted."""
 
 from typing import Any, Final
 

@@ -141,8 +141,7 @@ class Cause(NamedTuple, Generic[Check]):
 
     `fix` may have the fields `{node}` and `{device}`. `when_empty` and `fix_when_empty` replace the
     texts for an empty node or device, where no release or recovery helps. A filter's code has
-    `check`, the rule for a node or device, and `wanted`: True for shapes that the rule concerns, or
-    None if it concerns every pod."""
+    `check`, its rule, and `wanted`, True for the shapes that the rule concerns (None: for all)."""
 
     code: RefusalCode
     phrase: str

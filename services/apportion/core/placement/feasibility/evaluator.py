@@ -2,8 +2,7 @@
 
 A device is refused by the first rule that it fails, a node by the rule of the last device that it
 would have needed. Relations to other pods, and containers that fit only alone, are left to the
-engine. Invariant: a node fits here exactly if no filter of the index refuses it; a property test
-compares the two."""
+engine. Invariant: a node fits here exactly if no filter of the index refuses it."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ def feasibility(
 ) -> Verdict | None:
     """Return the first rule that keeps a pod of this shape from the node, or None if it fits.
 
-    With `large_enough`, only devices that could meet an ask when empty count. Of two devices with
-    the same shortage, one may be too small even when empty, and advice must not name that one."""
+    With `large_enough`, devices too small even when empty are ignored, for advice."""
     left = occupancy(node)
     refused = refused_node(shape, left)
     return refused or devices_feasibility(shape, left.devices, rules, large_enough=large_enough)
@@ -139,9 +137,7 @@ def refused_ask(
         return None
     lacking.sort()
     code = lacking[missing - 1][4].code if missing <= len(lacking) else _NO_DEVICE
-    if (
-        code is _NO_DEVICE
-    ):  # this is the first device rule, so any other refused device came further
+    if code is _NO_DEVICE:  # the first device rule, so any other refused device came further
         if missing < ask.count or (lacking and lacking[0][4].code is not code):
             code = RefusalCode.DEVICES_TOO_FEW
     elif code not in _OF_KINDS:

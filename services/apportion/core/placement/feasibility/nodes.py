@@ -33,8 +33,7 @@ def present(shape: Shape, node: NodeState) -> tuple[int, int]:
 def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
     """The node's condition `Ready` is true, or the pod tolerates the taints that Kubernetes adds.
 
-    kube-scheduler checks only the taints. While they are missing, only pods without devices are
-    admitted: a device stays unused until the kubelet is back."""
+    While these taints are missing, only pods without devices are admitted."""
     if node.runs:
         return YES
     closing = [t for t in _keeping_out(node) if t.key in _UNREADY]

@@ -2,8 +2,7 @@
 """The loops of `AskColumns`: the devices of nodes against one ask.
 
 Arrays with a row per node are flat: `width` values per node, the host's first. `fits` has `cuts`
-values per kind. `elsewhere` is empty if the pod names no device. Compiled loops do not check array
-bounds. Invariant: see `row_loops`."""
+values per kind. Compiled loops do not check array bounds. Invariant: see `row_loops`."""
 
 from typing import Final
 

@@ -112,8 +112,8 @@ class AskColumns:
     def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
         """Refuse rows whose host or devices lack room; if `noted`, note the devices with room.
 
-        The ask for one device must fit `times` together, several on one device if there is room;
-        how many MIG instances a device takes is not checked."""
+        An ask for one device must fit `times` together; its MIG instances per device are not
+        counted."""
         columns = look.columns
         ask_loops.look(
             look.rows,

@@ -1,8 +1,7 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """The loops of the `Scoreboard`: write the points of some rows, find the best rows.
 
-Compiled loops do not check array bounds. Invariant: `most` has the highest points of each block of
-rows."""
+Compiled loops do not check array bounds. Invariant: `most` has the highest points per block."""
 
 from typing import Final
 

@@ -56,8 +56,7 @@ NodeFacts = tuple[NodeReported | None, NodeObserved | None, bool, str, str, list
 UNSEEN: Final[NodeFacts] = (None, None, False, "unseen", "", [])
 VACANT: Final = NodeState("")
 SPARE_EVERY: Final = 16  # rows per spare row; as many spare ones follow the last row
-# rows that may move for a joining node; beyond, all rows are laid out again
-MOVED_MAX: Final = 1024
+MOVED_MAX: Final = 1024  # rows that may move for a joining node; beyond, all are laid out again
 
 
 class Moved(NamedTuple):
@@ -77,10 +76,6 @@ class RowOrder:
         self.row_of: dict[str, int] = {}
         self.vacant: NDArray[np.bool_] = np.ones(0, np.bool_)
         self._order: list[str] = []  # the names without the vacant rows
-
-    def may_insert(self, count: int) -> bool:
-        """Return True if `count` new names are few enough to be inserted one by one."""
-        return count * SPARE_EVERY <= len(self.row_of)
 
     def insert(self, name: str) -> Moved | None:
         """Give a new name a row; return which rows moved, or None if no spare row is near."""
@@ -144,8 +139,7 @@ class Columns:
     When `generation` changes, caches by row must restart. Column 0 is the host, and the devices
     follow in order. `free` is packed, with guards set. `load` and `host_load` are in `POINTS`;
     `left` is the free devices and CPU in percent of a device; `host_total` is in MiB and
-    milli-cores; `schedulable` nodes refuse no pod without constraints: present, ready, not
-    cordoned, no taints."""
+    milli-cores; `schedulable` nodes are present, ready, not cordoned and without taints."""
 
     def __init__(self, state: State) -> None:
         self.device_kinds = DeviceKinds()
@@ -175,10 +169,7 @@ class Columns:
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
-        """Note that the node changed; the next `sync` updates its row.
-
-        `shares` were placed or released, and nothing changed but what they and their pod use; None
-        if anything may have changed."""
+        """Note that the node changed, only by these shares and their pods unless None."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:
@@ -220,7 +211,7 @@ class Columns:
                 self._any_anew = False
                 joined = [each.node for name, each in touched.items() if name not in self._row_of]
                 width = 1 + max(len(each.node.devices) for each in touched.values())
-                few = self._order.may_insert(len(joined))
+                few = len(joined) * SPARE_EVERY <= len(self._row_of)
                 if width > self.width and few:
                     _move(self, self.every, self.every, len(self.every), width)
                 if not few or not all(map(self._insert, joined)):
@@ -339,7 +330,6 @@ class Columns:
         self.generation += 1
 
     def _refresh(self, row: Int64, node: NodeState, shares: list[Share] | None) -> None:
-        """Update the row from the node: the devices of these shares, or all of them if None."""
         if shares is None:
             self._refresh_all(row, node)
         else:

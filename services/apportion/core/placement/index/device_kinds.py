@@ -55,8 +55,7 @@ class DeviceKinds:
     def offered(self, as_of: Int64) -> list[Device | None]:
         """Return the existing kinds of device, by number; None for kinds that no node has.
 
-        It is the same list as long as they are the same; `as_of` changes if they may differ.
-        Computations over all kinds use these, so as not to depend on kinds of the past."""
+        It is the same list until they change; `as_of` must change if they may have."""
         if as_of != self._as_of:
             self._as_of = as_of
             offered = [

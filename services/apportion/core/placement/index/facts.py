@@ -48,8 +48,7 @@ class FactColumns:
     """One shape against every node, by row; `places` are the nodes of its volumes.
 
     `ranks` are those of the facts filter that refuses the node, or `FITS`. `eligible` are the nodes
-    whose pods count for spread. `preferred` are points for node affinity and `PreferNoSchedule`
-    taints, if the shape `prefers` any nodes."""
+    whose pods count for spread. `preferred` are points for node affinity and taints."""
 
     def __init__(self, shape: Shape, places: tuple[Terms, ...] = ()) -> None:
         self._shape = shape

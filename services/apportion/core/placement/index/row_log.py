@@ -1,7 +1,6 @@
 """The log of rows that changed, in order, for readers at their own pace.
 
-Invariant: a reader gets every row that changed since its position, or learns that some were
-dropped."""
+Invariant: a reader gets every row that changed since, or learns that some were dropped."""
 
 from typing import Final
 
@@ -46,19 +45,17 @@ class RowLog:
 
     def since(self, position: Int64) -> Rows | None:
         """Return those rows as a view, valid until the next `append`; None if any were dropped."""
-        return None if position < self._start else self.rows_from(position - self._start)
+        if position < self._start:
+            return None
+        return self._rows[position - self._start : self.count]
 
     def distinct_since(self, position: Int64, every: Rows) -> Rows | None:
         """Return those rows without duplicates, or `every` if they are most; None if dropped."""
-        if position < self._start:
+        rows: Rows | None = self.since(position)
+        if rows is None:
             return None
-        rows = self.rows_from(position - self._start)
         if 2 * len(rows) > len(every):
             return every
         changed = np.zeros(len(every), np.bool_)
         changed[rows] = True
         return np.flatnonzero(changed)
-
-    def rows_from(self, place: Int64) -> Rows:
-        """Return the rows in `cells` from that index on, as a view."""
-        return self._rows[place : self.count]

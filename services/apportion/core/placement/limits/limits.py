@@ -70,8 +70,7 @@ class Holdings:
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
         """Update the account of a placed or released pod. True if the account has room again.
 
-        `undone`: the pod was only assumed, so nothing was refused because of it. `again`: the
-        amounts of its shares may have changed."""
+        `undone`: the pod was only assumed. `again`: the amounts of its shares may have changed."""
         before, placed = self._at.get(pod.uid), pod.placement
         if before is not None and before[3] != self._ended[before[0]]:
             before = None
@@ -354,8 +353,7 @@ class Namespaces(Holdings):
 class Kept(NamedTuple):
     """The limit that kept a pod out: for the kinds `without`, or for any node if None.
 
-    Kinds that exceed the limit only together are not in `without`. Compare `seen` to tell whether
-    the limit may allow more now."""
+    Kinds that exceed it only together are not in `without`; `seen` changes if it may allow more."""
 
     exceeded: LimitExceeded
     without: frozenset[int] | None
@@ -376,9 +374,7 @@ class Limits:
         self.active = True
 
     def count(self, most: int, *, shares: bool = False) -> bool:
-        """Count at most `most` pods that are newly limited. Return True when all are counted.
-
-        With `shares`, count the capacity of nodes as well."""
+        """Count at most `most` newly limited pods, with `shares` also nodes; True when all are."""
         counted = self._queues.count(most) and self._namespaces.count(most)
         return counted and not (shares and not self._queues.count_offers(most))
 

@@ -51,8 +51,7 @@ FOUND_MAX: Final = 8  # nodes compared for each pod of a gang
 class Search:
     """The node where making room for one pod costs least, found a few nodes at a time.
 
-    `rows` are the nodes left to try. Invariant: the result does not depend on the number of
-    steps."""
+    Invariant: the result does not depend on the number of steps."""
 
     def __init__(self, dry_run: DryRun, pod: PodState, rows: Iterable[int]) -> None:
         self._dry_run = dry_run
@@ -320,9 +319,16 @@ class Preempting:
         # The result is not known yet while `_search` is set.
         search = self._search
         if search is None or search.pod is not pod or self._searched_at != self._state.revision:
-            search = self._search = Search(
-                self._gang_room.dry_run, pod, self._rows_for(shape_queue, pod)
-            )
+            class_, columns = self._finder.class_of(pod), self._finder.columns
+            right = class_.facts.ranks == FITS
+            rows = np.flatnonzero(right)
+            vain = self._in_vain.get(shape_queue.key)
+            if vain is not None and class_.relations is None and not self._finder.limited:
+                same = (vain.key, vain.generation) == (self._finder.key_of(pod), columns.generation)
+                changed = columns.changed.since(vain.seen) if same else None
+                if changed is not None and pod.submitted.priority <= vain.priority:
+                    rows = np.unique(changed[right[changed]])  # enough after a failed search
+            search = self._search = Search(self._gang_room.dry_run, pod, rows.tolist())
             self._searched_at = self._state.revision
         if not search.go_on(TRIES_MAX):
             return None
@@ -332,19 +338,6 @@ class Preempting:
             self._remember(shape_queue, _Vain(pod.submitted.priority, key, generation, 0))
             return None
         return search.best
-
-    def _rows_for(self, shape_queue: ShapeQueue, pod: PodState) -> list[int]:
-        # All nodes with fitting facts, or only those that changed since a failed search.
-        class_, columns = self._finder.class_of(pod), self._finder.columns
-        right = class_.facts.ranks == FITS
-        vain = self._in_vain.get(shape_queue.key)
-        if vain is not None and class_.relations is None and not self._finder.limited:
-            same = (vain.key, vain.generation) == (self._finder.key_of(pod), columns.generation)
-            rows = columns.changed.since(vain.seen) if same else None
-            if rows is not None and pod.submitted.priority <= vain.priority:
-                return [row for row in sorted(set(rows.tolist())) if right[row]]
-        found: list[int] = np.flatnonzero(right).tolist()
-        return found
 
     def _remember(self, shape_queue: ShapeQueue, vain: _Vain) -> None:
         columns = self._finder.columns

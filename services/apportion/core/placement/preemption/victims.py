@@ -225,7 +225,6 @@ def eviction(victim: PodState, pod: PodState, found: Victims) -> PodEvicted:
 
 
 def _place_of(pod: PodState) -> Placement:
-    """Placement of a placed pod. Raises ValueError if it has none."""
     if pod.placement is None:
         raise ValueError(f"pod {pod.uid} has no place")
     return pod.placement
@@ -241,8 +240,7 @@ def _unit(pods: list[PodState]) -> Unit:
 def exceeded(state: State, pods: Iterable[PodState]) -> Exceeded:
     """Return the pods whose eviction, in this order, exceeds a disruption budget.
 
-    Counts as kube-scheduler's DefaultPreemption does. A budget does not forbid an eviction here:
-    such pods are only spared if others suffice."""
+    As in kube-scheduler's DefaultPreemption, such pods are only spared if others suffice."""
     if not state.budgets:
         return {}
     left = {

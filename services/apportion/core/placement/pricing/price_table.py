@@ -76,9 +76,7 @@ def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values
 def device_values(
     shapes: tuple[PricedShape, ...], device: Device, prices: Values, one_shared: Values
 ) -> Values:
-    """Return the most that idle devices can earn, whole or shared, by CPU price and number.
-
-    `one_shared` is what one earns when it is shared."""
+    """Return the most that idle devices can earn, whole or shared, by CPU price and number."""
     net = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
     for shape in shapes:
         sort = sort_of(shape)
@@ -134,10 +132,8 @@ class _OfKind(NamedTuple):
 _Known = tuple[Device | None, _OfKind]
 
 
-# Pod shapes as the measure of fragmentation uses them, in tables by kind of device.
 # After "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): a node's idle capacity is a
 # fragment to a pod that does not fit there; otherwise only that on devices too full for its share.
-# share.
 
 TOO_BIG = WHOLE + 1
 
@@ -166,16 +162,13 @@ def _size(shape: PricedShape, device: Device | None) -> int:
     return size if size != NEVER and type_name(shape.ask, wants, device) else TOO_BIG
 
 
-# The shapes with the most weight in a node's variety.
-
 SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
     """One independent piece of a frequent pod; `weight` is what room for one more is worth.
 
-    In millionths of a device: half the pod's frequency times the root of its size in
-    thousandths."""
+    In millionths of a device: half the frequency times the root of the size in thousandths."""
 
     sort: Sort
     cpu_milli: int
@@ -223,10 +216,6 @@ class PriceTable:
         self._generation = -1
         self._seen = 0
         self._read_to: Int64 = 0
-
-    def covers(self, prices: PricesLearnt | None, offered: list[Device | None]) -> bool:
-        """Return True if the tables are for exactly these prices and kinds."""
-        return self.prices is prices and self.devices is offered
 
     def fragments(self) -> Fragments:
         """Return the fragments of the published measure."""

@@ -3,8 +3,7 @@
 Variables are the pods of each shape on each type of node, within its CPU, memory and devices.
 Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the arc-flow
 formulation of the cutting-stock problem). A shape is worth what one more pod of it would displace,
-scaled so that the pods of the best plan are worth what they take in total. Units are devices, cores
-and GiB, so that numbers are near one."""
+scaled so that the pods of the best plan are worth what they take in total."""
 
 from collections import Counter
 from typing import Final, NamedTuple
@@ -87,9 +86,7 @@ def _step(amount: int) -> int:
 
 
 class Program(NamedTuple):
-    """Maximise `cost · x` for x ≥ 0 and A x ≤ `limits`; A has `value[i]` at `row[i], column[i]`.
-
-    `demands` has for each shape the row that limits its pods."""
+    """Maximise `cost · x` for x ≥ 0 and A x ≤ `limits`; A has `value[i]` at `row[i], column[i]`."""
 
     cost: Floats
     limits: Floats

@@ -55,9 +55,7 @@ BY_EVENT: Final = _by_event()
 
 
 def asked(change: Change, moved: bool, freed: bool) -> Int64:  # noqa: FBT001 - hot path
-    """Return which shape queues to wake: `SOME`, `REORDERED` and `GANG`, or 0 for none.
-
-    `moved` and `freed` are effects of the event: see `MOVED` and `FREED`."""
+    """Return which shape queues to wake: `SOME`, `REORDERED` and `GANG`, or 0 for none."""
     whom = BY_EVENT.get(type(change.data))
     if whom is None:
         return 0

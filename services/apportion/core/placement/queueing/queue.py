@@ -24,8 +24,8 @@ NO_CLOCK: Final = 1 << 62  # later than any time, so that no pod backs off
 class PendingQueue:
     """All shape queues, and which is next; `share` is a queue's share over its weight.
 
-    `contested` is True if shape queues of several queues may be pending. Pods back off until `now`,
-    in microseconds since 1970."""
+    `contested`: several queues may be pending. Pods back off until `now`, microseconds since
+    1970."""
 
     def __init__(
         self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK
@@ -50,8 +50,7 @@ class PendingQueue:
     def add(self, pod: PodState, reported: bool = False) -> None:  # noqa: FBT001, FBT002 - hot path
         """Add a pending pod to its shape queue, unless it has a chooser or gates.
 
-        A refusal that another scheduler has `reported` is not repeated, as its reasons may be
-        newer."""
+        A refusal that another scheduler has `reported` is not repeated."""
         about = pod.submitted
         if about.chooser or about.gates:
             return

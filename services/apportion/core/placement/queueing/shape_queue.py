@@ -106,8 +106,7 @@ def still_waits(state: State, turn: Turn) -> bool:
 class ShapeQueue:
     """Pods of one `key` or `gang`, all of the same `queue`; a gang's queue may change.
 
-    `reasons` is the last result if it is a refusal; `fresh` are pods to which it is not
-    reported."""
+    `reasons` is the last result if it is a refusal, not yet reported to `fresh` pods."""
 
     def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT_QUEUE) -> None:
         self.key = key
