@@ -125,9 +125,7 @@ class PlaceFinder:
     def look_within(
         self, pod: PodState, among: NDArray[np.bool_] | None = None
     ) -> tuple[PodPlaced | None, Kept | None]:
-        """Return the best placement within the pod's limits, or the limit that prevents it.
-
-        Both are None if no node fits in the first place."""
+        """Return the best placement within limits, or the limit that rules out fitting nodes."""
         self._reservations.charge()
         first = self._limits.exceeded(pod)
         if first is not None:

@@ -38,9 +38,7 @@ class Reservations:
         self._newest = (pod, placed)
 
     def charge(self) -> None:
-        """Charge the newest reservation, if it is not yet.
-
-        Raises `Oversold` if the devices are not free; then nothing is charged."""
+        """Charge the newest reservation, if any. Raises `Oversold` if its devices are not free."""
         if self._newest is None:
             return
         pod, placed = self._newest

@@ -16,8 +16,7 @@ from apportion.core.placement.index.row_log import Rows
 from apportion.core.placement.volumes import Terms
 from apportion_schemas import RefusalCode, Shape, SpreadConstraint
 
-# The weights of preferred node affinity and taints relative to each other: kube-scheduler's
-# defaults.
+# weights of preferred node affinity and of taints: kube-scheduler's defaults
 AFFINITY_WEIGHT: Final = 2
 TAINT_WEIGHT: Final = 3
 _LABELS_MISMATCH: Final = RANK[RefusalCode.NODE_LABELS_MISMATCH]
@@ -60,7 +59,7 @@ class FactColumns:
     def resize(self, rows: int) -> None:
         """Reset to `rows` nodes that are not evaluated yet."""
         self.ranks: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
-        self.eligible = Eligible(*(np.ones(rows, np.bool_) for _ in range(3)))
+        self.eligible = Eligible(*[np.ones(rows, np.bool_) for _ in range(3)])
         self._node_ok: Flags = np.ones(rows, np.bool_)
         self._discouraged: set[int] = set()
         self.node_ok: UInt8s = self._node_ok.view(np.uint8).data

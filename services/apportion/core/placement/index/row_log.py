@@ -38,9 +38,7 @@ class RowLog:
         self.end += 1
 
     def place_of(self, position: Int64) -> Int64:
-        """Return the index in `cells` of the first row that changed since `position`.
-
-        Returns `FORGOTTEN` if it was dropped. A row may occur more than once."""
+        """Return the index in `cells` of the first row that changed since, or `FORGOTTEN`."""
         return max(position - self._start, FORGOTTEN)
 
     def since(self, position: Int64) -> Rows | None:

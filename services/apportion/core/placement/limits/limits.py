@@ -218,7 +218,7 @@ class Queues(Holdings):
             for queue in self._state.queues.values():
                 self._learn(queue)
         if change.node is not None and isinstance(data, OFFERS):
-            self._totals.touch(change.node)
+            self._totals.touched[change.node.name] = change.node
         if isinstance(data, PodGroupObserved):
             for pod in self._state.groups[data.group].pods.values():
                 freed |= self.note(pod)
@@ -253,27 +253,24 @@ class _Totals:
     def __init__(self, state: State) -> None:
         self._sum: Counter[Amount] = Counter()
         self._of: dict[str, Counter[Amount]] = {}
-        self._touched: dict[str, NodeState] = {}
+        self.touched: dict[str, NodeState] = {}
         self._state: State | None = state  # until its nodes are queued to be counted
         self._moved = False
-
-    def touch(self, node: NodeState) -> None:
-        self._touched[node.name] = node
 
     def refresh(self) -> bool:
         """Count the touched nodes. Return True if the totals changed since the last call."""
         self.count(0)
-        self.count(len(self._touched))
+        self.count(len(self.touched))
         moved, self._moved = self._moved, False
         return moved
 
     def count(self, nodes: int) -> bool:
         """Count at most `nodes` touched nodes. Return True when all are counted."""
         if self._state is not None:
-            self._touched = dict(self._state.nodes)
+            self.touched = dict(self._state.nodes)
             self._state = None
-        for _ in range(min(nodes, len(self._touched))):
-            name, node = self._touched.popitem()
+        for _ in range(min(nodes, len(self.touched))):
+            name, node = self.touched.popitem()
             self._sum.subtract(self._of.get(name, {}))
             offered = self._of[name] = Counter()
             if node.present:
@@ -285,7 +282,7 @@ class _Totals:
                 offered[CORES, device.family] += device.cores
             self._sum.update(offered)
             self._moved = True
-        return not self._touched
+        return not self.touched
 
     def dominant(self, held: Amounts) -> float:
         """Return the largest fraction of a cluster total among these amounts."""

@@ -227,8 +227,7 @@ class Preempting:
         self._as_of = -1
 
     def _forget_gang(self, change: Change) -> None:
-        # A failed search for the gang may succeed now. So may others, if the most important pod of
-        # an evictable gang changed.
+        # Failed searches may succeed now, for others if the gang's most important pod changed.
         pod, data = change.pod, change.data
         name = pod.submitted.group if pod is not None else ""
         if isinstance(data, PodGroupObserved):

@@ -150,8 +150,7 @@ class DryRun:
         self._finder.columns.touch(self._state.nodes[placement.node], placement.shares)
 
     def _below(self, pod: PodState, node: NodeState) -> tuple[list[PodState], list[Unit]]:
-        # Leaving pods of lower priority, and evictable ones of the pod's queue, most important
-        # first.
+        # Leaving pods of lower priority, and evictable ones of the same queue by importance.
         priority, queue = pod.submitted.priority, queue_of(self._state, pod)
         leaving: list[PodState] = []
         units: dict[str, Unit] = {}

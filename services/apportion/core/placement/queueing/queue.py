@@ -24,8 +24,8 @@ NO_CLOCK: Final = 1 << 62  # later than any time, so that no pod backs off
 class PendingQueue:
     """All shape queues, and which is next; `share` is a queue's share over its weight.
 
-    `contested`: several queues may be pending. Pods back off until `now`, microseconds since
-    1970."""
+    `contested`: several queues may be pending. `now` is in microseconds since 1970, for
+    backoffs."""
 
     def __init__(
         self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK

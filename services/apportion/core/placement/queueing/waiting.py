@@ -40,12 +40,10 @@ class Waiting:
         """Follow what the fold changed."""
         data, pod = change.data, change.pod
         kind = type(data)
-        if kind is PodSubmitted:
-            if pod is not None:
-                self.add(pod)
+        if kind is PodSubmitted and pod is not None:
+            self.add(pod)
         elif kind is PodPlaced or kind is PlacementVoided:
-            if pod is None:
-                pod = self._state.pods.get(data.pod)
+            pod = pod or self._state.pods.get(data.pod)
             if pod is not None and pod.phase is PENDING:
                 self.come_back(pod)
             elif pod is not None:
@@ -55,7 +53,11 @@ class Waiting:
             if pod is not None and change.node is None:
                 self.queue.leave(pod)
         elif kind is PodChanged or kind is PodResized:
-            self._change(change)
+            if pod is not None and change.before is not None:
+                self.queue.leave(change.before)  # its shape queue may change with its requirements
+                if pod.phase is PENDING:
+                    self._forget(pod.uid)
+                    self.add(pod)
         elif kind is PodRefused:
             self._others.pop(data.pod, None)
         elif kind is QuotaObserved or kind is QuotaGone:
@@ -87,16 +89,6 @@ class Waiting:
             if pod.submitted.group:  # refused as incomplete while it lacked this pod
                 self.queue.wake_gang(pod.submitted.group)
         return bool(due)
-
-    def _change(self, change: Change) -> None:
-        # The pod's requirements may have changed, so its shape queue may have as well.
-        pod, before = change.pod, change.before
-        if pod is None or before is None:
-            return
-        self.queue.leave(before)
-        if pod.phase is PENDING:
-            self._forget(pod.uid)
-            self.add(pod)
 
     def _pending(self) -> Iterator[PodState]:
         for pod in sorted(self._state.pods.values(), key=turn_of):
