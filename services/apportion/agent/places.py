@@ -1,4 +1,4 @@
-"""Where the kubelet, container runtimes and this agent have their files on a node."""
+"""Paths and settings of an agent on its node."""
 
 import logging
 import os
@@ -16,27 +16,26 @@ _SELINUX: Final = "security.selinux"
 _FOR_CONTAINERS: Final = b"system_u:object_r:container_file_t:s0\0"
 _log = logging.getLogger(__name__)
 _GLIBC: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=[.\0])")
-_SYS_ADMIN: Final = 21
-"""The number of CAP_SYS_ADMIN; see capabilities(7)."""
+_SYS_ADMIN: Final = 21  # the number of CAP_SYS_ADMIN; see capabilities(7)
 
 
 class Places(Struct, frozen=True):
-    """Where the kubelet, the runtimes and we have our files on this node.
+    """Paths and settings of the kubelet, the container runtimes and this agent on the node.
 
-    Without a `kubelet`, commands of this machine get shares.
+    Paths are the same in the agent's container as on the node, because runtimes read them too. What
+    is below `state` survives a reboot, what is below `run` does not.
 
-    They are the same paths in the agent's container as on the node: runtimes read them too. What is
-    below `state` outlives a reboot, what is below `run` does not. `mps_launcher` are the words
-    before a command that starts an MPS daemon. `npu_library` is the folder of `hami-vnpu-core`.
-    `metrics_as`: containers' use is told under these systems' names as well as under ours. `proc`
-    is where the kernel tells of the node's processes. What is used is looked at every `sample_s`
-    seconds, and written into the ledger every `record_s`. `dra`: the kubelet also asks for claims
-    here. `driver_limits`: the driver, too, holds containers to their memory, by their cgroups below
-    `cgroups`. `no_cdi`: the container runtime knows no CDI, so that containers get what is theirs
-    when the kubelet admits their pod. `static_cdi` is where people keep CDI specifications that
-    outlive a reboot. `priority_namespaces` are those whose containers of priority 0 go before
-    containers of other namespaces, and `unheld_namespaces` those whose containers may decline
-    HAMi-core; `*` is all of them. `mps_offered`: pods share cards in MPS mode."""
+    Without a `kubelet`, commands of this machine get the shares. `mps_launcher` is put before the
+    command that starts an MPS daemon. `npu_library` is the folder of `hami-vnpu-core`. With
+    `metrics_as`, use is also exported under these systems' metric names. `proc` is the node's
+    /proc. Use is sampled every `sample_s` seconds and recorded in the ledger every `record_s`.
+
+    With `dra`, the kubelet also prepares ResourceClaims. With `driver_limits`, the driver limits
+    memory, too, by the containers' cgroups below `cgroups`. With `no_cdi`, the runtime does not
+    support CDI, so shares are handed out when the kubelet admits the pod. `static_cdi` has the
+    operator's own CDI specifications, which survive a reboot. `mps_offered`: offer devices in
+    MPS mode. Priority 0 in `priority_namespaces` also precedes pods of other namespaces;
+    containers in `unheld_namespaces` may decline HAMi-core. In both, `*` is every namespace."""
 
     cdi: Path
     state: Path
@@ -59,21 +58,21 @@ class Places(Struct, frozen=True):
     mps_offered: bool = False
 
     def may_be_unheld(self, namespace: str) -> bool:
-        """Whether containers of this namespace may decline HAMi-core."""
+        """True if containers of this namespace may decline HAMi-core."""
         return not {"*", namespace}.isdisjoint(self.unheld_namespaces)
 
     @property
     def mps(self) -> Path:
-        """The folders of MPS daemons: their memory is shared through files in it."""
+        """The folders of MPS daemons, which share memory through files in them."""
         return self.run / "mps"
 
     @property
     def preload(self) -> Path:
-        """What becomes `/etc/ld.so.preload` of containers."""
+        """The file that becomes `/etc/ld.so.preload` in containers."""
         return self.state / "ld.so.preload"
 
     def of_grants(self) -> grants.Node:
-        """The places that grants name, on the node."""
+        """The paths on the node that grants name."""
         return grants.Node(
             shares=str(self.state / "shares"),
             mps=str(self.mps),
@@ -85,9 +84,9 @@ class Places(Struct, frozen=True):
 
 
 def may_administer(status: Path = Path("/proc/self/status")) -> bool:
-    """Whether this process has CAP_SYS_ADMIN, which the driver takes for being root.
+    """True if this process has CAP_SYS_ADMIN, which the driver requires for administration.
 
-    Source: `CapEff` of proc(5). Where it cannot be read the driver is left to answer."""
+    Source: `CapEff` of proc(5). Returns True if it cannot be read, so that the driver decides."""
     try:
         lines = status.read_text("ascii").splitlines()
         effective = next(line for line in lines if line.startswith("CapEff:"))
@@ -97,10 +96,10 @@ def may_administer(status: Path = Path("/proc/self/status")) -> bool:
 
 
 def needed_glibc(library: Path) -> str:
-    """The newest version of glibc that a shared library needs, as `2.34`; empty if not known.
+    """The newest glibc version that a shared library needs, as `2.34`; empty if unknown.
 
-    The loader of an image with an older one ignores the library. Source: the names of versions that
-    a symbol is bound to, in the section `.dynstr`."""
+    The loader of an image with an older glibc ignores the library. Source: the version names of
+    bound symbols in the section `.dynstr`."""
     try:
         found = _GLIBC.findall(library.read_bytes())
     except OSError:
@@ -111,9 +110,9 @@ def needed_glibc(library: Path) -> str:
 def label_for_containers(
     paths: Iterable[Path], selinux: Path = Path("/sys/fs/selinux/enforce")
 ) -> None:
-    """Let containers use these files and folders where SELinux is on (`selinux` exists).
+    """Let containers use these files and folders on a node where SELinux is on.
 
-    What is made in a labelled folder later inherits the label. Source: NVIDIA's device plugin,
+    Files made later in a labelled folder inherit the label. Source: NVIDIA's device plugin,
     which labels what it gives to containers `container_file_t`."""
     if not selinux.exists():
         return
