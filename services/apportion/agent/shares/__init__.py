@@ -1,5 +1,4 @@
-"""What makes a grant true on this node, one module per thing that is made.
+"""Apply grants on this node, one module for each thing that is made.
 
-Every step may be repeated: the agent can be killed between any two of them, and what it finds
-afterwards it takes over or makes anew. Invariant: nothing is taken from under a running container.
-"""
+Every step can be repeated: the agent may be killed between any two, and then reuses or remakes
+what it finds. Invariant: nothing is taken away from a running container."""

@@ -1,10 +1,10 @@
-"""Regions of containers on this node's disk: made before the container is, and kept while it runs.
+"""Regions of containers on this node's disk: created before the container, kept while it runs.
 
-One folder for each container, which it has for writing, and in it the region of HAMi-core, or what
-its sister for NPUs puts there. A container that is restarted finds its region as it was, without
-the processes of its earlier life. Invariants: a region that a container may have mapped is never
-replaced, only its numbers are, unless the container itself took it away; and nothing that a
-container puts into its folder ends a round, or makes one longer than its bounds."""
+Each container has a folder that it may write to, with HAMi-core's region (or what its
+counterpart for NPUs writes). A restarted container finds its region again, without the processes
+of its earlier life. Invariants: a region that a container may have mapped is never replaced,
+only changed in place, unless the container itself removed it. Nothing that a container puts into
+its folder can fail a round or make it exceed its bounds."""
 
 import logging
 import os
@@ -25,24 +25,22 @@ from apportion.runtime.files.atomic import write_whole
 from apportion_schemas.allocation import BreachCode
 from apportion_schemas.catalogue import untoken
 
-_OPEN_TO_ALL = 0o777
-"""Mode of a container's folder: its processes run as whom they like (HAMi does the same)."""
+_OPEN_TO_ALL = 0o777  # mode of a container's folder, as in HAMi: its processes run as any user
 _WRITABLE = 0o666
-REMOVED_MAX: Final = 10_000
-"""Files and folders that one round removes; the next round goes on where this one stopped."""
+REMOVED_MAX: Final = 10_000  # files and folders removed per round; the next round continues
 
 _log = logging.getLogger(__name__)
 
 
 class Kept(NamedTuple):
-    """One container by the ledger: its pod's namespace, and what its region has to contain."""
+    """A container in the ledger: its pod's namespace, and the required content of its region."""
 
     namespace: str
     plan: RegionPlan
 
 
 class Breach(NamedTuple):
-    """A container that is not held to its share of a device; see `ShareBreached` for `code`.
+    """A container that exceeds its share of a device; see `ShareBreached` for `code`.
 
     `memory` is in bytes and `cores` in percent: the limits that were found, or the use."""
 
@@ -55,10 +53,10 @@ class Breach(NamedTuple):
 
 
 class Regions:
-    """The regions below one folder of the node."""
+    """The regions in one folder of the node."""
 
     def __init__(self, folder: Path, first: Collection[str] = ()) -> None:
-        """`first` are the namespaces whose priority counts for others as well; see `advise`."""
+        """`first` are the namespaces whose priority also applies to others; see `advise`."""
         self._folder = folder
         self._first = first
         self._missing: set[str] = set()
@@ -66,12 +64,12 @@ class Regions:
         self._lock = threading.Lock()
 
     def ensure(self, plan: RegionPlan, *, starting: bool = False) -> None:
-        """Have the region there with these limits: make it, or set those of the one that is there.
+        """Create the region, or set these limits in the existing one.
 
-        `starting`: no process of the container is left.
+        `starting`: the container has no process left.
 
-        Raises OSError: the disk is full, or nobody may write there. Raises RegionInvalid: more
-        devices than a region has room for."""
+        Raises OSError if the disk is full or not writable. Raises RegionInvalid if there are
+        more devices than a region has room for."""
         path = Path(plan.path)
         with self._lock:
             open_to_all(path.parent)
@@ -85,13 +83,14 @@ class Regions:
                         self._written[plan.path] = plan
                         return
             except (FileNotFoundError, RegionInvalid):
-                pass  # none yet, or one that nothing can be read from: HAMi-core cannot either
+                pass  # none yet, or one that HAMi-core cannot read either
             except OSError as error:
                 _log.warning("%s is replaced: %s", path, error)
             self._make(plan)
 
     def resize(self, plan: RegionPlan) -> bool:
-        """Set other limits of a container that runs; whether it has a region of these devices."""
+        """Set new limits of a running container; return True if it has a region of these
+        devices."""
         with self._lock:
             try:
                 with SharedFile(Path(plan.path)) as file:
@@ -107,14 +106,14 @@ class Regions:
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
         """Restore every region to what the ledger says, then decide which containers wait.
 
-        Return the devices whose limits a container had raised or taken away since the last round of
-        this life; the log names other changes as well. See `feedback` for the times."""
+        Return the devices whose limits a container raised or removed since the last round of
+        this life; other changes are only logged. See `feedback` for the times."""
         breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []
             for namespace, plan in kept:
                 if not Path(plan.path).parent.is_dir():
-                    continue  # it was not prepared yet
+                    continue  # not prepared yet
                 try:
                     region, differed, found = self._restored(plan, files)
                 except (OSError, RegionInvalid) as error:
@@ -129,7 +128,7 @@ class Regions:
         return breaches
 
     def _restored(self, plan: RegionPlan, files: ExitStack) -> tuple[Region, bool, list[Breach]]:
-        """The region, whether it differed, and which breaches that is.
+        """Return the region, whether it differed, and the breaches.
 
         Raises OSError, RegionInvalid."""
         path = Path(plan.path)
@@ -147,7 +146,7 @@ class Regions:
         return Region(files.enter_context(SharedFile(path))), True, removed
 
     def _make(self, plan: RegionPlan) -> None:
-        """Put a new region in the place of whatever is there. Raises OSError, RegionInvalid."""
+        """Replace whatever is there by a new region. Raises OSError, RegionInvalid."""
         path = Path(plan.path)
         if path.is_dir() and not path.is_symlink():
             remove(path, REMOVED_MAX)
@@ -157,9 +156,9 @@ class Regions:
     def read(
         self, only: Collection[tuple[str, str]] | None = None
     ) -> Iterator[tuple[str, str, Region]]:
-        """The pod, the container and the region of each, open until the next one is asked for.
+        """Yield pod, container and region; each region is closed when the next is read.
 
-        `only` are pods and containers."""
+        `only` restricts this to these pods and containers."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue
@@ -167,18 +166,19 @@ class Regions:
                 try:
                     region = Region(files.enter_context(SharedFile(path)))
                 except (OSError, RegionInvalid):
-                    continue  # its container broke it, and is the only one to suffer
+                    continue  # its container broke it, which affects that container alone
                 yield pod, _container(path), region
 
     def each(self) -> Iterator[tuple[str, Path]]:
-        """The pod and the file of every region here."""
+        """Yield the pod and the file of every region."""
         for folder in sorted(self._folder.glob("*_*")):
             yield _pod(folder), folder / REGION
 
     def keep(self, pods: Collection[str]) -> None:
-        """Take away what other pods had, once they were missing twice in a row.
+        """Remove the folders of pods that were missing from `pods` twice in a row.
 
-        `pods` are those that the kubelet knows of; it may have just begun with empty books."""
+        `pods` are those that the kubelet knows; just after its start, it may not know all of
+        them."""
         folders = [(_pod(path), path) for path in self._folder.glob("*_*")]
         missing = {pod for pod, _ in folders if pod not in pods}
         left = REMOVED_MAX
@@ -193,7 +193,7 @@ class Regions:
 
 
 def open_to_all(folder: Path) -> None:
-    """Have a folder there that everybody may write in. Raises OSError."""
+    """Create a folder that all users may write to. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(_OPEN_TO_ALL)
 
@@ -212,19 +212,17 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SharedFile:
-    """The bytes of one file (`region.Stored`), opened so that a container cannot lead us elsewhere.
+    """A file (`region.Stored`), opened so that a container cannot redirect us.
 
-    A container can write to its own folder, with its region in it: it may put there a link to a
-    file of the node, a pipe that no process reads, or a shorter file. We run as root. Invariant:
-    what is opened here is a regular file of its own with one name, and no mapped memory of ours
-    ends when its owner truncates it."""
+    A container can write to its own folder: it may put there a link to a file of the node, a
+    pipe without a reader, or a shorter file. We run as root. Invariant: only a regular file with
+    a single name is opened. It is not mapped, so its owner cannot crash us by truncating it."""
 
     def __init__(self, path: Path) -> None:
-        """Open it.
+        """Raises OSError if it does not exist.
 
-        Raises OSError: it is not there. Raises RegionInvalid: it is no regular file, or has another
-        name somewhere."""
-        # To open a device does something to it; to look at it by O_PATH does not.
+        Raises RegionInvalid if it is not a regular file or has another name."""
+        # Opening a device can have side effects; O_PATH only looks at it.
         looked = os.open(path, _LOOK)
         try:
             status = os.fstat(looked)
@@ -246,7 +244,7 @@ class SharedFile:
         os.pwrite(self._descriptor, data, at)
 
     def close(self) -> None:
-        """Let the descriptor go; the file stays."""
+        """Close the descriptor."""
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -257,12 +255,12 @@ class SharedFile:
 
 
 def remove(folder: Path, most: int) -> int:
-    """Remove a folder and all that is in it, up to so many things; return how many were removed.
+    """Remove a folder and at most `most` entries in it; return how many were removed.
 
-    However deep the folders in it are, they are emptied at the top, so this neither recurses nor
-    holds more than two of them open; and it follows no link.
+    Nested folders are moved to the top and emptied there, so this neither recurses nor has more
+    than two folders open. It follows no links.
 
-    Raises OSError: something in it cannot be removed."""
+    Raises OSError if an entry cannot be removed."""
     done = 0
     top = os.open(folder, _FOLDER)
     try:
@@ -283,7 +281,7 @@ def remove(folder: Path, most: int) -> int:
 
 
 def _emptied(top: int, name: str, most: int) -> int:
-    """Unlink the files of one folder, and move its folders up into `top`; return how many."""
+    """Unlink the files of one folder and move its folders up into `top`; return how many."""
     done = 0
     inner = os.open(name, _FOLDER, dir_fd=top)
     try:
@@ -300,6 +298,5 @@ def _emptied(top: int, name: str, most: int) -> int:
 
 
 def _names(folder: int, most: int) -> list[tuple[str, bool]]:
-    """Some of what is in it, and whether each is a folder."""
     with os.scandir(folder) as entries:
         return [(each.name, each.is_dir(follow_symlinks=False)) for each in islice(entries, most)]

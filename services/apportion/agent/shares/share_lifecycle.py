@@ -1,8 +1,7 @@
-"""The shares of one node: made when somebody is about to use them, held to their size, taken back.
+"""Create, limit and remove the shares of one node, for a kubelet or for `apportion run`.
 
-What is the same whoever asks for shares: a kubelet on a node of a cluster, or `apportion run` on a
-machine without one. Each has books of its own, which say what pods there are. Invariant: nothing is
-taken back that a pod of these books has."""
+Each of the two has its own books, which say which pods exist. Invariant: nothing is removed that
+a pod in these books has."""
 
 import asyncio
 import logging
@@ -29,10 +28,8 @@ from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import Share, ShareBreached
 
-ADVISE_S: Final = 5.0
-"""Between two rounds of who waits for whom; HAMi's monitor has the same."""
-RECENT_S: Final = 2 * ADVISE_S
-"""A kernel of so long ago still counts as use."""
+ADVISE_S: Final = 5.0  # between two rounds of deciding which containers wait; as in HAMi's monitor
+RECENT_S: Final = 2 * ADVISE_S  # a kernel this long ago still counts as use
 TIDY_S: Final = 10.0
 _HANDED: Final = "handed.json"
 DAEMON_DIED: Final = "its MPS daemon died, and the processes of its pods with it"
@@ -45,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class ShareLifecycle:
-    """What is kept of one node."""
+    """Everything that maintains the shares of one node."""
 
     def __init__(
         self,
@@ -58,7 +55,7 @@ class ShareLifecycle:
         clock: Clock,
         adapt: Adapt = lambda _pod, made: made,
     ) -> None:
-        """`adapt` makes of a pod's grant what fits its place, where that is no container."""
+        """`adapt` changes a pod's grant to fit its environment, where that is no container."""
         self._agent = agent
         self._node = node
         self._places = places
@@ -78,7 +75,7 @@ class ShareLifecycle:
         )
 
         def granted(held: Held) -> Grant:
-            # By the configuration as it is now.
+            # Read the configuration each time, because it may change.
             core_limit = not agent.configuration.nvidia.disable_core_limit
             on_node = structs.replace(places.of_grants(), core_limit=core_limit)
             return adapt(held.pod, grants.grant(held, on_node))
@@ -96,11 +93,11 @@ class ShareLifecycle:
         self.sampling.expose(metrics, places.metrics_as)
 
     async def make_places(self) -> None:
-        """Have the folders there that containers are given. Raises OSError."""
+        """Create the folders that containers are given. Raises OSError."""
         await asyncio.to_thread(self._make_places)
 
     async def look(self) -> set[str]:
-        """The uids of the pods that the books have; what the ledger says of these is kept in mind.
+        """Return the uids of the pods in the books; the view keeps their claims.
 
         Raises NotPrepared."""
         pods = await self._books.pods()
@@ -108,7 +105,7 @@ class ShareLifecycle:
         return pods
 
     def loops(self) -> list[Callable[[], Coroutine[None, None, None]]]:
-        """What goes on until cancelled."""
+        """The loops to run until cancelled."""
         return [
             self._advise, self._tidy, self._resize, self._report_daemons, self.breaches.report,
         ]  # fmt: skip
@@ -127,9 +124,9 @@ class ShareLifecycle:
                 self.breaches.note_again("look", seen.breaches)
 
     async def _resize(self) -> None:
-        """Hold running containers to their size: all of them at first, then whoever got another."""
         await self._agent.reported(1)  # the ledger has been read to its end
         view = self._view
+        # All running containers first, then those that were resized.
         view.resized.update(view.held)
         while True:
             view.was_resized.clear()
@@ -138,24 +135,24 @@ class ShareLifecycle:
             await view.was_resized.wait()
 
     async def _tidy(self) -> None:
-        """Take away what pods had that the books have forgotten; and find what has died."""
+        """Remove what belonged to pods that the books no longer have, and find daemons that
+        died."""
         await self._agent.reported(1)  # the ledger has been read to its end
         while True:
             try:
                 async with self._hands.rounds.tidying() as alone:
                     if alone:
                         await self._tidied()
-            except (NotPrepared, OSError) as problem:  # a full disk, too, is over some day
+            except (NotPrepared, OSError) as problem:  # a full disk may recover
                 _log.warning("nothing is tidied up: %s", problem)
             await asyncio.sleep(TIDY_S)
 
     async def _tidied(self) -> None:
-        """Raises NotPrepared."""
         hands = self._hands
         pods = await self.look()
         await asyncio.to_thread(hands.regions.keep, pods)
-        # After a reboot the books have a pod with claims alone only once it is prepared anew, which
-        # one that is doubtful cannot be without its entry.
+        # After a reboot, a pod with only claims is in the books only once it was prepared again,
+        # and a doubtful one cannot be prepared without its entry.
         doubtful = {pod for pod, claim in self._view.held.items() if claim.doubtful}
         over = self._handed.entries.keys() - pods - doubtful
         await asyncio.to_thread(self._handed.strike, *over)
@@ -169,9 +166,9 @@ class ShareLifecycle:
         self._daemons_seen.set()
 
     async def _report_daemons(self) -> None:
-        """Report each card whose MPS daemon died as failed, and as healthy once that runs again.
+        """Report a device as failed when its MPS daemon died, and as healthy once that runs again.
 
-        A loop of its own: no container's start waits until the ledger has it."""
+        This is a separate loop, so that no container's start waits for the ledger."""
         node = self._node
         while True:
             await self._daemons_seen.wait()
@@ -205,11 +202,10 @@ _Key = tuple[str, str, str, str]
 
 
 class Breaches:
-    """What was found on one node and is to be reported.
+    """Breaches found on one node that are to be reported.
 
-    Invariants: each code is reported at most once an hour for a container and device, however often
-    it is found, so a container cannot fill the ledger; and no loop that restores a limit waits for
-    an append."""
+    Invariants: each code is reported at most once an hour for a container and device, so a
+    container cannot fill the ledger. No loop that restores a limit waits for an append."""
 
     def __init__(
         self,
@@ -231,7 +227,7 @@ class Breaches:
         self._doubtful: dict[str, set[_Key]] = {}
 
     def note(self, found: Iterable[Breach]) -> None:
-        """Report these, unless they were in this hour."""
+        """Report these, unless they were reported in this hour."""
         hour = self._hour_now()
         if hour != self._hour:
             self._hour = hour
@@ -243,15 +239,16 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Report those that the last look of this source found as well: the others may be about to
-        start or to end."""
+        """Report those that the previous sample from `source` had as well.
+
+        The others may be from a process that is starting or ending."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)
         self.note(each for key, each in now.items() if key in before)
 
     async def report(self) -> None:
-        """Append what is due, until cancelled."""
+        """Append reports as they come, until cancelled."""
         while True:
             await self._news.wait()
             while self._due:
@@ -296,7 +293,7 @@ def _key(found: Breach) -> _Key:
 
 
 def _share(claim: Claim, found: Breach) -> Share | None:
-    """What the container has of the device, which the pod itself holds."""
+    """The container's share of the device, if the pod itself (not a borrower) has it."""
     for share in (*claim.placed.shares, *claim.placed.borrowed):
         if (share.container, share.device) == (found.container, found.device):
             return share if found.device in claim.devices else None

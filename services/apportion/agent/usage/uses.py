@@ -1,11 +1,11 @@
-"""From loads and regions to shares: what each container uses of what it was given.
+"""Attribute loads and regions to shares: what each container uses of its share.
 
-Use is what the driver counts: of a MIG instance by its own counters, of all others by the processes
-that are theirs. What a container's region tells is taken only where the driver tells nothing of its
-processes, for the container may write anything there. Invariants: every share of a pod that is on
-the node has exactly one use, which is zero where nothing runs and never more than its device has;
-what is granted is the ledger's; what a process uses counts for a share of its own pod, or for no
-share; and a region is told a number only in the slot of the process that it is of."""
+Use is what the driver counts: a MIG instance by its own counters, every other share by its
+processes. A container's region is used only where the driver reports nothing about its
+processes, because the container may write anything there. Invariants: every share of a pod on
+the node has exactly one use, zero if nothing runs and never more than the device has. Limits
+come from the ledger. A process counts for a share of its own pod or for none. A region gets an
+id only in the slot of that process."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -21,23 +21,21 @@ from apportion.core.grants.region import Region
 from apportion_schemas import Device, MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
-Container = tuple[str, str]
-"""Pod and container."""
+Container = tuple[str, str]  # pod and container
 _MIB: Final = 1 << 20
+# Bytes of a process, for context and modules, that the driver counts and a region may not.
 _UNCOUNTED: Final = 512 * _MIB
-"""Of a process: memory of its context and modules that the driver counts and a region need not."""
+# MPS's server has a context of its own on the device. The kernel cuts names after 15 characters.
 _OUR_DAEMONS: Final = frozenset({"nvidia-cuda-mps", "nvidia-cuda-mps-server"})
-"""MPS's server has a context of its own on the card; the kernel cuts names after 15 characters."""
-Key = tuple[str, str, str, MigInstance | None]
-"""Pod, container, device, and the instance of it."""
+Key = tuple[str, str, str, MigInstance | None]  # pod, container, device and its instance
 OwnerOf = Callable[[int], Owner | None]
 
 
 class Reading(NamedTuple):
-    """What a region tells of the use of one of its devices: bytes, and percent of its compute.
+    """What a region says about one of its devices: memory in bytes, and percent of the compute.
 
-    `kinds` and `idle_s` are as in `Use`; `running` is whether HAMi-core knows of a process. `pids`
-    has by the id in the container of each process the id on the node that the region says."""
+    `kinds` and `idle_s` are as in `Use`. `running`: HAMi-core knows a process. `pids` maps the
+    id of each process in the container to its id on the node, according to the region."""
 
     memory_used: int
     cores_used: int
@@ -48,10 +46,10 @@ class Reading(NamedTuple):
 
 
 def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
-    """By container and device; `now_s` is in seconds since 1970."""
+    """Read all regions, by container and device; `now_s` is in seconds since 1970."""
     found = {}
     for pod, name, region in regions.read():
-        with suppress(OSError):  # the disk fails, and that container's file is on it
+        with suppress(OSError):  # a disk error affects that container alone
             found[pod, name] = _reading(region, now_s)
     return found
 
@@ -59,7 +57,7 @@ def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
 def wrong_pids(
     readings: Mapping[Container, Mapping[str, Reading]], pids: Mapping[Container, Mapping[int, int]]
 ) -> dict[Container, Mapping[int, int]]:
-    """Those `pids` whose region has another id on the node for one of its processes."""
+    """The `pids` of containers whose region has another node id for one of its processes."""
     return {
         container: known
         for container, known in pids.items()
@@ -69,11 +67,11 @@ def wrong_pids(
 
 
 def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> int:
-    """Write down each process's id on the node, where another one stands; how many there were."""
+    """Correct the node ids of processes in regions; return how many were wrong."""
     written = 0
     for pod, name, region in regions.read(pids):
         known = pids[pod, name]
-        with suppress(OSError):  # a full disk has no room for what a container left out of its file
+        with suppress(OSError):  # on a full disk, a hole in the container's file cannot be filled
             for process in region.processes():
                 pid = known.get(process.pid, 0)
                 if pid and pid != process.host_pid:
@@ -107,11 +105,11 @@ def _sums(kinds: Iterable[tuple[int, int, int]]) -> tuple[int, int, int]:
 
 
 class Use(NamedTuple):
-    """Of one device by one container: bytes, and percent of its compute, each with its limit.
+    """What one container uses of one device, with its limits: memory in bytes, compute in percent.
 
-    `position` is the device's in the container. `kinds` are the bytes of contexts, of modules and
-    of data, and `idle_s` the seconds since a kernel was launched: told by regions alone. `bound` is
-    the revision of the pod's binding."""
+    `position` is the index of the device in the container. `kinds` are the bytes of contexts,
+    modules and data, and `idle_s` the seconds since the last kernel launch; both come only from
+    regions. `bound` is the revision of the pod's binding."""
 
     pod: str
     namespace: str
@@ -130,12 +128,12 @@ class Use(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What tells it from every other one of the node."""
+        """The unique key of this use on the node."""
         return self.pod, self.container, self.device, self.instance
 
 
 class Unshared(NamedTuple):
-    """A process that uses a device of which neither its pod nor anybody else gave it a share."""
+    """A process that uses a device of which its pod has no share."""
 
     device: str
     pid: int
@@ -144,12 +142,12 @@ class Unshared(NamedTuple):
 
 
 class Look(NamedTuple):
-    """All that was seen at one moment.
+    """One sample of a node.
 
-    `pids` has by container the processes that use a device: their id on the node, by the inner one.
-    `cgroups` has the cgroup of each container with such a process that the kernel names. `breaches`
-    are containers whose region does not have their processes, or counts far less memory than the
-    driver; a process that has just begun or ended may be among them."""
+    `pids` has, by container, the processes that use a device: node id by inner id. `cgroups` has
+    the cgroup, if the kernel names one, of each container with such a process. `breaches` are
+    containers whose region lacks their processes, or counts far less memory than the driver. A
+    process that has just started or ended can cause one, too."""
 
     uses: tuple[Use, ...] = ()
     loads: tuple[Load, ...] = ()
@@ -160,7 +158,7 @@ class Look(NamedTuple):
 
 
 class Counted:
-    """What processes use, laid at the doors of the shares of these claims."""
+    """The use of the claims' shares, counted by process."""
 
     def __init__(self, claims: Iterable[Claim], loads: Iterable[Load], owner_of: OwnerOf) -> None:
         self._claims = {claim.pod: claim for claim in claims}
@@ -178,7 +176,7 @@ class Counted:
     def look(
         self, devices: Mapping[str, Device], readings: Mapping[Container, Mapping[str, Reading]]
     ) -> Look:
-        """All of it, with what regions tell."""
+        """Combine the counts with the readings of regions."""
         uses = tuple(
             self._use(
                 claim,
@@ -233,12 +231,12 @@ class Counted:
         return Use(*named, *where, granted, memory, share.cores, cores, *reported)
 
     def _add(self, load: Load, process: Running) -> None:
-        """Count one process; one that has just ended counts for no share."""
+        # A process that has just ended counts for no share.
         owner = self._owner_of(process.pid)
         if owner is None:
             return
         if owner.command in _OUR_DAEMONS and owner.pod not in self._claims:
-            return  # a process names itself, so one of a pod with shares counts by any name
+            return  # processes choose their names, so those of a pod with shares always count
         share = self._share(load, owner)
         if share is None:
             held = process.memory or 0
@@ -257,7 +255,7 @@ class Counted:
         self._used[key] = (memory + (process.memory or 0), both)
 
     def _share(self, load: Load, owner: Owner) -> Share | None:
-        """That of its own container, or else of its pod."""
+        """The share of the process's own container, or else of its pod."""
         claim = self._claims.get(owner.pod)
         if claim is None:
             return None
@@ -273,16 +271,16 @@ class Counted:
 def _measured(
     claim: Claim, container: str, readings: Mapping[Container, Mapping[str, Reading]]
 ) -> Mapping[str, Reading]:
-    """What the container's region tells, unless it names cards that are not the container's.
+    """The readings of the container's region, unless it names devices that are not the container's.
 
-    HAMi-core writes down all that NVML lists, but goes by CUDA's order; see `Regions`."""
+    HAMi-core writes down all that NVML lists, but uses CUDA's order; see `Regions`."""
     found = readings.get((claim.pod, container), {})
     held = {share.device for share in claim.placed.shares if share.container == container}
     return found if found.keys() <= held else {}
 
 
 def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[int, Share]]:
-    """Its shares, each with its position in its container: NVML's order, as in a grant."""
+    """Yield the shares, each with its index in its container: NVML's order, as in a grant."""
     counts: dict[str, int] = {}
     here = [share for share in claim.placed.shares if share.device in devices]
     here.sort(key=lambda share: (devices[share.device].index, _start(share)))
@@ -297,7 +295,7 @@ def _start(share: Share) -> int:
 
 
 def _cut(instance: MigInstance | None) -> MigInstance | None:
-    """The instance as a driver knows it, which has not heard of groups."""
+    """The instance as a driver knows it, without its group."""
     if instance is None:
         return None
     return msgspec.structs.replace(instance, group="", position=0)
