@@ -1,9 +1,9 @@
-"""What a slot means, as a CDI specification that container runtimes read when a container is made.
+"""The meaning of a slot, as a CDI specification that runtimes read when they create a container.
 
-One file per slot, because a device may be in one file only. What NVIDIA's own specification of the
-node has for a card (device nodes, the driver's libraries, hooks) is copied into ours, since a
-runtime that is given our device is not given NVIDIA's. Invariants: a file is there whole or not at
-all, and only while its slot is in use."""
+There is one file per slot, because a device may be in only one file. What NVIDIA's own
+specification has for a device (device nodes, driver libraries, hooks) is copied into ours,
+because a runtime that is given our device is not given NVIDIA's. Invariant: a file is complete
+or absent, and exists only while its slot is in use."""
 
 import logging
 import re
@@ -19,8 +19,7 @@ from apportion.core.grants import Edits
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
 
-OLDEST: Final = (0, 5, 0)
-"""The version of CDI that our own edits need; NVIDIA's may need a newer one."""
+OLDEST: Final = (0, 5, 0)  # the CDI version that our own edits need; NVIDIA's may need a newer one
 KIND: Final = "apportion.dev/share"
 VENDORS: Final = "nvidia.com/gpu"
 _PARTS: Final = ("env", "deviceNodes", "mounts", "hooks", "additionalGids", "netDevices")
@@ -36,14 +35,14 @@ Json = dict[str, Any]
 
 
 def device_name(slot: str) -> str:
-    """The slot's name as runtimes are given it."""
+    """The fully qualified CDI name of a slot."""
     return f"{KIND}={slot}"
 
 
 class Specifications:
     """The files of our slots in one folder, and NVIDIA's there or in `others`.
 
-    `proc` has the minor number of each card (`driver/nvidia/gpus/*/information`)."""
+    `proc` has the minor number of each device (`driver/nvidia/gpus/*/information`)."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
@@ -54,36 +53,36 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Give the slots of one container their meaning; the first has all of it.
+        """Give the slots of one container their meaning; the first slot has all of the edits.
 
-        Raises OSError: the disk is full, or the folder cannot be written."""
+        Raises OSError if the disk is full or the folder is not writable."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         whole = _merged([*foreign, _own(edits)])
         env = whole["env"]
         if len(foreign) > len(edits.cards) and f"{_VISIBLE}void" in env:
-            # NVIDIA's edits have every card: its runtime must not add them a second time.
+            # NVIDIA's edits have every device: its runtime must not add them a second time.
             env[:] = [line for line in env if not line.startswith(_VISIBLE)] + [f"{_VISIBLE}void"]
         visible = [line for line in env if line.startswith(_VISIBLE)]
         with self._lock:
             for slot in slots:
-                # Runtimes refuse a device without any edit, so the others say what is visible.
+                # Runtimes refuse a device without any edit, so the other slots set what is visible.
                 said = whole if slot == slots[0] else {"env": visible or [f"APPORTION_SLOT={slot}"]}
                 device = {"name": slot, "containerEdits": {k: v for k, v in said.items() if v}}
                 document = {"cdiVersion": version, "kind": KIND, "devices": [device]}
                 write_whole(self._path(slot), _encode(document))
 
     def remove(self, slot: str) -> None:
-        """Let a slot mean nothing any more. Raises OSError."""
+        """Remove the meaning of a slot. Raises OSError."""
         self._path(slot).unlink(missing_ok=True)
 
     def sweep(self, in_use: Callable[[], Collection[str]]) -> None:
         """Remove the files of slots that `in_use` does not return.
 
-        A slot is in use before its file is written, and nothing is written during a sweep: so no
-        container loses its file between the two.
+        A slot is in use before its file is written, and nothing is written during a sweep. So no
+        container loses its file in between.
 
-        Raises OSError: a file cannot be removed."""
+        Raises OSError if a file cannot be removed."""
         with self._lock:
             kept = {self._path(slot) for slot in in_use()}
             for path in self._folder.glob(f"{_PREFIX}*.json"):
@@ -91,18 +90,18 @@ class Specifications:
                     path.unlink(missing_ok=True)
 
     def knows_cards(self) -> bool:
-        """Whether a specification of NVIDIA's cards is there."""
+        """True if there is a specification of NVIDIA's devices."""
         return self._vendors() is not None
 
     def _path(self, slot: str) -> Path:
         return self._folder / f"{_PREFIX}{slot}.json"
 
     def _foreign(self, cards: Sequence[str]) -> tuple[str, list[Json]]:
-        """The CDI version, and the edits for all cards and for each of these; see nvidia-ctk.
+        """The CDI version, and the edits for all devices and for each of these; see nvidia-ctk.
 
-        A card is in NVIDIA's specification by its UUID, or else by a name of another strategy
-        (`--device-name-strategy`), where its device node tells. A card in MIG mode is not there by
-        itself: it gets the edits for all."""
+        NVIDIA's specification has a device by its UUID, or by a name of another strategy
+        (`--device-name-strategy`), in which case its device node identifies it. It does not have
+        a device in MIG mode, which only gets the edits for all devices."""
         said = self._vendors() if cards else None
         if said is None:
             return _text(OLDEST), []
@@ -134,14 +133,14 @@ class Specifications:
 
 
 def _nodes(device: Json) -> tuple[str, ...]:
-    """The device nodes of cards, as in `/dev/nvidia0`, that a device of a specification has."""
+    """The nodes such as `/dev/nvidia0` of a device in a specification."""
     nodes = (device.get("containerEdits") or {}).get("deviceNodes") or ()
     paths = (each.get("path") for each in nodes if isinstance(each, dict))
     return tuple(path for path in paths if isinstance(path, str) and _CARD.fullmatch(path))
 
 
 def _version(said: Json) -> tuple[int, ...]:
-    """The `cdiVersion` of a specification; one that cannot be read is the oldest."""
+    """The `cdiVersion` of a specification; the oldest if it cannot be read."""
     text = str(said.get("cdiVersion", ""))
     return tuple(map(int, text.split("."))) if _NUMBERS.fullmatch(text) else OLDEST
 
@@ -151,7 +150,7 @@ def _text(version: Iterable[int]) -> str:
 
 
 def _read(path: Path) -> Json:
-    """A specification of somebody else; one that cannot be read is none."""
+    """Read another program's specification; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             text = file.read(TEXT_BYTES_MAX).decode()
@@ -181,7 +180,7 @@ def _own(edits: Edits) -> Json:
 
 
 def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """One after the other; the last word on a variable is ours."""
+    # In order: our edits are last, so that our variables win.
     whole: dict[str, list[Any]] = {name: [] for name in _PARTS}
     for part in parts:
         for name in _PARTS:

@@ -1,14 +1,13 @@
-"""What a container gets at `Allocate`, on a node whose container runtime knows no CDI.
+"""Decide at `Allocate` what a container gets, if the container runtime does not support CDI.
 
-The kubelet names slots there and no pod, and what it is answered cannot be changed later. The
-ledger leaves one pod that it can be about (`core.ledger.turns`): the one that was bound last and
-has containers without slots in the kubelet's checkpoint. The answer says for whom it was meant, and
-the kubelet keeps it in its checkpoint, where it is read before the container starts; so nothing has
-to be noted here, and is known again whatever was killed meanwhile.
+The kubelet names slots there and no pod, and the answer cannot be changed later. The ledger leaves
+one pod that it can be about (`core.ledger.turns`): the one bound last that has containers without
+slots in the kubelet's checkpoint. The answer says for whom it was meant. The kubelet keeps it in
+its checkpoint, where it is read before the container starts, so nothing needs to be saved here.
 
-Invariants: an answer never fails, and comes after `PATIENCE_S` at the latest; what cannot be told
-for certain gives nothing. Whether it was right is found out at `PreStartContainer`, where the
-kubelet names the pod."""
+Invariants: `Allocate` never fails, and is answered within `PATIENCE_S`. If the pod is not
+certain, it gives nothing. The answer is checked at `PreStartContainer`, where the kubelet names
+the pod."""
 
 import asyncio
 import logging
@@ -24,20 +23,18 @@ from apportion.core.grants import Edits, GrantRefused
 from apportion.core.workloads.dialects.dialect import SLOT
 from apportion_schemas import Device, Share
 
-PATIENCE_S: Final = 2.0
-"""The kubelet admits no other pod meanwhile."""
+PATIENCE_S: Final = 2.0  # the kubelet admits no other pod in the meantime
+# How long a binding may lag behind the kubelet while another pod is still to be bound. The known
+# claim may belong to a pod that is gone, which no event tells an agent.
 SETTLE_S: Final = 0.25
-"""How long a binding may be behind the kubelet, where another pod is still to be bound: the claim
-that is known may be of a pod that has gone, of which no agent is told."""
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
-NOTHING: Final = "void"
-"""As the value of `VISIBLE`: NVIDIA's runtime gives such a container nothing at all."""
+NOTHING: Final = "void"  # as the value of `VISIBLE`: NVIDIA's runtime gives the container nothing
 
 _log = logging.getLogger(__name__)
 
 
 class Meant(NamedTuple):
-    """Whose slots they seem to be."""
+    """The claim and container that the slots seem to be for."""
 
     claim: Claim
     container: str
@@ -49,15 +46,13 @@ class Handing:
 
     holders: Holders
     view: NodeView
-    plan: Callable[[Claim, str], Edits]
-    """`SharePreparing.plan`."""
+    plan: Callable[[Claim, str], Edits]  # `SharePreparing.plan`
     _: KW_ONLY
     devices: Callable[[], Mapping[str, Device]]
-    families: Callable[[str], Collection[str]]
-    """Those of the devices that a resource's name counts."""
+    families: Callable[[str], Collection[str]]  # the device families that a resource name counts
 
     async def answer(self, resource: str, slots: int) -> Any:
-        """The kubelet's answer for a container that is given so many slots."""
+        """Answer the kubelet for a container that gets so many slots."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 claim, container = await self._meant(resource, slots)
@@ -72,7 +67,8 @@ class Handing:
         return answered(Edits({VISIBLE: NOTHING}), "")
 
     async def _meant(self, resource: str, slots: int) -> Meant:
-        """As soon as there is one. Raises NotPrepared: the kubelet's books cannot be read."""
+        """Wait for the claim and container. Raises NotPrepared if the kubelet's books are
+        unreadable."""
         settled = False
         while True:
             found = self._newest(resource, slots, await self.holders.allocated(resource))
@@ -98,7 +94,7 @@ class Handing:
         return None
 
     def _sizes(self, claim: Claim, resource: str) -> dict[str, int]:
-        """How many slots of the resource each container asks for, in the order of the asking."""
+        """The number of slots of the resource that each container requests, in their order."""
         families, devices = self.families(resource), self.devices()
         by_container: dict[str, list[Share]] = {}
         for share in (*claim.placed.borrowed, *claim.placed.shares):
@@ -112,7 +108,7 @@ class Handing:
 
     @staticmethod
     def _of(claim: Claim, container: str, sizes: Mapping[str, int]) -> str:
-        """Under which name it holds them: of who borrows, the later one with the same slots."""
+        """The name under which the container has shares: a borrower has those of its lender."""
         own = [share.container for share in claim.placed.shares]
         if container in own:
             return container
@@ -121,7 +117,7 @@ class Handing:
 
 
 def answered(edits: Edits, to: str) -> Any:
-    """The kubelet's answer that gives this, with for whom it was meant."""
+    """The kubelet's answer with these edits and the container that they are meant for."""
     one = pb.Allocated(annotations={HANDED_TO: to})
     one.env.update(edits.env)
     for mount in edits.mounts:

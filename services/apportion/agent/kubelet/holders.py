@@ -1,15 +1,15 @@
-"""Who holds a slot: the kubelet's PodResources tell names, its checkpoint tells uids.
+"""Find which pod has a slot: PodResources gives names, the kubelet's checkpoint gives uids.
 
-PodResources (v1) leaves init containers out and knows no uid; the checkpoint of the kubelet's
-device manager has both, under a pod's uid and no name. Both are read for every question, for a
-kubelet writes them before it asks; it forgets a pod that ended before it hands its slots on.
+PodResources (v1) has no init containers and no uids; the checkpoint of the device manager has both,
+but no names. Both are read for every question. A kubelet writes them before it asks, and forgets an
+ended pod before it hands out its slots again.
 
-It writes the checkpoint only when it hands out slots, so that names pods that are over.
-PodResources name none of those; but after its start a kubelet names nobody until it has heard of
-its pods. So a pod is over that this very kubelet was seen to run, and names no more.
+The checkpoint is only written when slots are handed out, so it also has ended pods. PodResources
+does not name those, but a restarted kubelet names no pod until it has heard of its pods. So a pod
+is over if this same kubelet was seen to run it and names it no longer.
 
-Invariants: a holder is one pod; where the kubelet's books say otherwise nothing is said. No pod is
-over while a container of it may run, whatever is started anew."""
+Invariants: a slot has exactly one pod; if the kubelet's books disagree, the search fails. No pod
+is over while one of its containers may run, whatever restarts."""
 
 import asyncio
 import os
@@ -32,24 +32,20 @@ from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import Name
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
-CLAIMS: Final = "claims.json"
-"""The book of prepared claims, in the folder that outlives a reboot."""
-CHECKPOINT_BYTES_MAX: Final = 64 << 20
-"""Of a node with a few hundred pods it has a few hundred kilobytes."""
+CLAIMS: Final = "claims.json"  # the book of prepared claims, in the folder that survives a reboot
+CHECKPOINT_BYTES_MAX: Final = 64 << 20  # a node with a few hundred pods has a few hundred kilobytes
 _TIMEOUT_S = 2.0
+# A file written more recently may be replaced without any difference in `_File`.
 _SETTLED_NS: Final = 1_000_000_000
-"""A file written less than this long ago may be another soon without any difference in `_File`."""
-_File = tuple[int, int, int]
-"""Inode, size and time of the last change."""
-_OURS: Final = b"apportion.dev/"
-"""In all that our plugins answer at `Allocate`."""
+_File = tuple[int, int, int]  # inode, size and time of the last change
+_OURS: Final = b"apportion.dev/"  # in every answer of our plugins to `Allocate`
 _Ids = list[str] | dict[str, list[str]] | None
 
 
 class _Entry(Struct, rename="pascal"):
     """One container's devices; `DeviceIDs` is a list up to Kubernetes 1.19, then by NUMA node.
 
-    `AllocResp` is what `Allocate` answered, byte by byte: what the container is given."""
+    `AllocResp` is the encoded answer to `Allocate`: what the container is given."""
 
     pod_uid: Name = msgspec.field(name="PodUID")
     container_name: str
@@ -59,7 +55,7 @@ class _Entry(Struct, rename="pascal"):
 
     @property
     def ids(self) -> frozenset[str]:
-        """All of them."""
+        """All ids, of every NUMA node."""
         found = self.device_ids or []
         lists = found.values() if isinstance(found, dict) else [found]
         return frozenset(each for some in lists for each in some or ())
@@ -78,12 +74,12 @@ _decode = from_outside(msgspec.json.Decoder(_Checkpoint).decode)
 
 
 class Holders:
-    """`Books` of one kubelet: its folder and its PodResources socket, and of prepared claims.
+    """`Books` of one kubelet: its checkpoint, its PodResources socket, and prepared claims.
 
-    `prepared` has the uid of each claim's pod by the claim's uid: the checkpoint does not know pods
-    that have devices by claims alone. Invariant: a claim is in it from before anything is made for
-    it until the kubelet has it taken back. `amounts` are resources of memory and cores, whose
-    devices are no slots."""
+    `prepared` maps the uid of a claim to that of its pod, because the checkpoint does not have
+    pods that have devices only through claims. `amounts` are resources of memory and cores,
+    whose devices are no slots. Invariant: a claim is in `prepared` from before anything is made
+    for it until the kubelet has unprepared it."""
 
     def __init__(
         self,
@@ -105,10 +101,9 @@ class Holders:
         self._seen: tuple[_File, _Data] | None = None
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
-        """Who holds exactly these slots of the resource.
+        """The container that has exactly these slots of the resource.
 
-        Raises NotPrepared: nobody yet, or the books cannot be read, or they contradict each
-        other."""
+        Raises NotPrepared if no pod has them yet, or if the books are unreadable or disagree."""
         entries = [
             entry
             for entry in await asyncio.to_thread(self._entries)
@@ -128,9 +123,9 @@ class Holders:
         return Holder(pods.pop(), namespace, name, containers, resource, named_slots, handed)
 
     async def foreign(self, resource: str, slots: frozenset[str]) -> bool:
-        """Whether these are devices that another plugin handed out, before it was replaced.
+        """True if these are devices that another plugin handed out before it was replaced.
 
-        Raises NotPrepared: the checkpoint cannot be read."""
+        Raises NotPrepared if the checkpoint cannot be read."""
         answers = [
             entry.answer or b""
             for entry in await asyncio.to_thread(self._entries)
@@ -141,7 +136,7 @@ class Holders:
     async def allocated(self, resource: str) -> dict[str, set[str]]:
         """The containers that have slots of the resource, by their pod's uid.
 
-        Raises NotPrepared: the checkpoint cannot be read."""
+        Raises NotPrepared if the checkpoint cannot be read."""
         found: dict[str, set[str]] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name == resource:
@@ -149,10 +144,10 @@ class Holders:
         return found
 
     async def pods(self) -> set[str]:
-        """The uids that are in the checkpoint and not over, or have a claim: no other pod can use
-        anything here.
+        """The uids of pods that may use anything here: in the checkpoint and not over, or with a
+        claim.
 
-        Raises NotPrepared: the checkpoint cannot be read."""
+        Raises NotPrepared if the checkpoint cannot be read."""
         known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
         by_claim = self._prepared.entries.values() if self._prepared is not None else ()
         return (known - self._over).union(by_claim)
@@ -162,9 +157,9 @@ class Holders:
         return self._owners.of(pid)
 
     def slots(self) -> set[str]:
-        """The slots of containers that may run, and of prepared claims. It reads the checkpoint.
+        """The slots of containers that may run and of prepared claims. Blocks on the checkpoint.
 
-        Raises NotPrepared: the checkpoint cannot be read."""
+        Raises NotPrepared if the checkpoint cannot be read."""
         claims = self._prepared.entries if self._prepared is not None else ()
         held = (
             entry.ids
@@ -174,13 +169,13 @@ class Holders:
         return {claim_slot(claim) for claim in claims}.union(*held)
 
     async def look(self) -> None:
-        """Find out which pods are over since the last look.
+        """Find out which pods are over since the last call.
 
-        Raises NotPrepared: the books cannot be read."""
+        Raises NotPrepared if the books cannot be read."""
         kubelet = self._started()
         if kubelet != self._kubelet:
             self._kubelet, self._ran = kubelet, set()
-        before = set(self._ran)  # who starts meanwhile may be newer than the list
+        before = set(self._ran)  # a pod that starts now may be newer than the list
         pods = (await self._list()).pods
         self._listed = {
             (pod.namespace, pod.name): {
@@ -200,7 +195,7 @@ class Holders:
         entries = await asyncio.to_thread(self._entries)
         self._handed = {(entry.pod_uid, entry.container_name) for entry in entries}
         if self._started() != kubelet:
-            return  # another one answered, which may have heard of no pod yet
+            return  # another kubelet answered, which may not know its pods yet
         runs = {
             entry.pod_uid
             for entry in entries
@@ -211,21 +206,21 @@ class Holders:
         self._ran = (self._ran | runs) - self._over
 
     def bare(self, pod: str, namespace: str, name: str, container: str) -> bool:
-        """Whether the kubelet runs it, and no device plugin gave it a device, at the last look."""
+        """True if the kubelet ran the container without any plugin's device at the last look."""
         given = self._listed.get((namespace, name), {}).get(container)
         return given == set() and (pod, container) not in self._handed
 
     def _started(self) -> int:
-        """Which kubelet serves PodResources: another number after it was started anew."""
         try:
+            # A restarted kubelet makes its socket again.
             return self._socket.stat().st_ctime_ns
         except OSError:
             return 0
 
     def registered(self) -> set[str]:
-        """The resources that the kubelet takes for devices of a plugin, which may be gone.
+        """The resources that the kubelet treats as devices of a plugin, which may be gone.
 
-        Raises NotPrepared: the checkpoint cannot be read."""
+        Raises NotPrepared if the checkpoint cannot be read."""
         found = self._read()
         entries = {entry.resource_name for entry in found.pod_device_entries or ()}
         return entries.union(found.registered_devices or ())
@@ -234,7 +229,7 @@ class Holders:
         return self._read().pod_device_entries or []
 
     def _read(self) -> _Data:
-        """The checkpoint, decoded again only if it is another file than before."""
+        """Return the checkpoint; it is decoded again only if the file changed."""
         seen = self._seen
         try:
             with self._checkpoint.open("rb") as file:
@@ -261,7 +256,7 @@ class Holders:
         return found
 
     async def _name(self, resource: str, slots: frozenset[str]) -> tuple[str, str]:
-        """Namespace and name, for people; empty while only an init container has the slots."""
+        """The namespace and name of the pod; empty while only an init container has the slots."""
         for pod in (await self._list()).pods:
             for container in pod.containers:
                 lists = (each.ids for each in container.devices if each.resource == resource)
@@ -281,7 +276,7 @@ class Holders:
 
 
 def _handed(answer: bytes) -> Handed:
-    """What was answered at `Allocate`; what cannot be read was meant for nobody."""
+    """The answer to `Allocate`; if it is unreadable, it was meant for no container."""
     try:
         said = pb.Allocated.FromString(answer)
     except DecodeError:
