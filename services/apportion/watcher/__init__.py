@@ -1,12 +1,11 @@
-"""Turns what is wanted into events of the ledger: pods that want a place, gangs, pods that left.
+"""Writes workload events to the ledger: pods that need a placement, gangs, pods that left.
 
-A watcher compares whole states of a source and of the ledger, writes the difference, and never
-counts changes: so a deletion that nobody watched is found on return, and a pod that a person
-deleted is submitted again as long as its manifest is there. The source is a folder of manifests
-(`local`), like the kubelet's static pods, and what is in the ledger from elsewhere is left alone;
-or it is a cluster (`kubernetes`), whose pods the ledger then has and no others. What changes there
-is marked and compared, the whole from time to time, and each fact is fenced by the newest revision
-on its subject.
+A watcher compares the whole state of a source with the ledger and writes the difference. So it
+finds a deletion that it missed, and a pod that a user deleted is submitted again as long as its
+manifest exists. The source is a folder of manifests (`local`), like the kubelet's static pods; pods
+from elsewhere are left alone. Or it is a cluster (`kubernetes`), and the ledger has just its pods.
+There, changed objects are marked and compared, everything is compared from time to time, and each
+event is fenced by the newest revision on its subject.
 
-The only writer of workload and cluster events; replicas are harmless: they come to the same uids
-and event ids, and the server drops doubles."""
+Only the watcher writes workload and cluster events. Replicas are harmless: they derive the same
+uids and event ids, and the server drops duplicates."""

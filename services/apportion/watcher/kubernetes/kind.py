@@ -1,6 +1,6 @@
-"""The objects of one kind as a watch tells of them, and what the ledger does not know of them.
+"""The objects of one kind that a watch reports, and their differences from the ledger.
 
-Invariant: after a list what is here is what the list had."""
+Invariant: after a list, `entries` are the objects that the list had."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,8 +13,8 @@ from apportion.runtime.kube.watch import Kind, number, skipping
 from apportion_schemas.quantities import Payload
 
 V = TypeVar("V")
+# called with an object's name and the error; empty if it is resolved
 Problem = Callable[[str, str], None]
-"""Takes what an object is called and what is wrong with it, empty for nothing any more."""
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -26,12 +26,12 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> str:
-        """What it is called: `namespace/name`, or its name where it has no namespace."""
+        """Its key: `namespace/name`, or its name if it has no namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
     def version(self) -> int:
-        """The API server's revision of it."""
+        """The API server's revision of the object."""
         return number(self.resource_version)
 
 
@@ -43,15 +43,15 @@ _decode = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 def metadata_of(raw: bytes) -> Metadata:
-    """The part of any object that can be read whatever the rest is."""
+    """Decode the part of any object that is readable whatever the rest is."""
     return _decode(raw).metadata
 
 
 class Marks(ABC):
-    """What is to be compared again, in order of marking; `stir` is called when any is marked.
+    """The objects to compare again, in order of marking; `stir` is called when one is marked.
 
-    `reports` are the events that tell the ledger of these objects, and `key` those of their fields
-    that make up what an object is called here."""
+    `reports` are the events about these objects; `key` are their fields that form an object's
+    key."""
 
     def __init__(
         self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]
@@ -63,19 +63,19 @@ class Marks(ABC):
 
     @abstractmethod
     def everything(self) -> dict[str, None]:
-        """All that matter, here or in the ledger."""
+        """All keys that matter, in the cluster or in the ledger."""
 
     def mark(self, key: str) -> None:
-        """It is to be compared again."""
+        """Mark an object to be compared again."""
         self._marked[key] = None
         self._stir()
 
     def mark_reported(self, data: Payload) -> None:
-        """What the event is about is to be compared again."""
+        """Mark the object that the event is about."""
         self.mark("/".join(getattr(data, field) for field in self._key))
 
     def take(self) -> dict[str, None]:
-        """All that is marked; it is no longer."""
+        """Return all marked keys, and unmark them."""
         marked, self._marked = self._marked, {}
         return marked
 
@@ -91,9 +91,9 @@ def readable(
     key: Callable[[Metadata], str] = lambda meta: meta.key,
     keeps: bool = True,
 ) -> Kind[V]:
-    """Objects of which those that cannot be read are a problem.
+    """A kind whose unreadable objects are reported as problems.
 
-    `keeps`: of such a one, what it said before still holds; otherwise it is as if it were not."""
+    `keeps`: an unreadable object keeps its last readable content; otherwise it counts as absent."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)
@@ -113,21 +113,21 @@ def readable(
 
 
 def known_as(has: Mapping[str, Any], key: str) -> Any:
-    """What the ledger has by that key; what is in a namespace it has by namespace, and by name."""
+    """The ledger's entry of that key; namespaced objects are by namespace, then by name."""
     namespace, _, name = key.rpartition("/")
     return has.get(namespace, {}).get(name) if namespace else has.get(name)
 
 
 def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of all that the ledger has of a kind."""
+    """The keys of all objects of a kind in the ledger."""
     for key, known in has.items():
         yield from (f"{key}/{name}" for name in known) if isinstance(known, dict) else (key,)
 
 
 def is_news(wanted: Any, known: Any) -> bool:
-    """Whether the ledger says otherwise, and no other watcher has seen a later version.
+    """True if the ledger differs and does not have a later version.
 
-    Another version of what says the same is no news."""
+    A new version with the same content is no news."""
     version = getattr(known, "version", None)
     if version is None:
         return bool(wanted != known)
@@ -136,10 +136,10 @@ def is_news(wanted: Any, known: Any) -> bool:
 
 
 class Mirror(Marks, Generic[V]):
-    """Objects of one kind as the cluster has them, against what the ledger `has` of them.
+    """Objects of one kind in the cluster, and what the ledger `has` of them.
 
-    `reports` are the event that tells of one and, where the ledger forgets one, the event that it
-    has gone. `minor` says whether a change needs no comparison."""
+    `reports` are the event about an object and, if the ledger forgets one, the event that it is
+    gone. `minor` returns True if a change needs no comparison."""
 
     def __init__(
         self,
@@ -168,7 +168,8 @@ class Mirror(Marks, Generic[V]):
         return dict.fromkeys((*self.entries, *keys_of(self._has())))
 
     def differences(self, names: Iterable[str]) -> Iterator[Payload]:
-        """What the ledger does not know of these, or knows otherwise; and which have gone."""
+        """The events about these objects that the ledger lacks, and those about objects that are
+        gone."""
         for name in names:
             wanted: Any = self.entries.get(name)
             known = known_as(self._has(), name)

@@ -1,6 +1,6 @@
-"""PodGroups, which three APIs have: what each says of its gangs, and which wait to be let in.
+"""PodGroups of three APIs: what each declares about its gang, and which wait to be admitted.
 
-Invariant: a list of one API says nothing of the gangs of the others."""
+Invariant: a list of one API does not affect the gangs of the others."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -16,6 +16,8 @@ from apportion_schemas import PodGroupGone, PodGroupObserved
 
 GROUPS = "podgroups"
 VOLCANO = "scheduling.volcano.sh/v1beta1"
+# The kinds of PodGroups that a cluster may have, each with its API version. A server that serves
+# several versions of one API lists each group once per version.
 POD_GROUPS = {
     GROUPS: VOLCANO,
     f"{GROUPS}.{COSCHEDULING}": f"{COSCHEDULING}/v1alpha1",
@@ -24,18 +26,14 @@ POD_GROUPS = {
         for version in VERSIONS[KUBERNETES]
     },
 }
-"""The kinds of PodGroups that a cluster may have, each with its API version.
-
-A server that serves several versions of one API lists each group once per version.
-"""
 
 
 class PodGroupView(Marks):
     """What PodGroups declare, by the gang's name; `stir` is called when any changes.
 
-    `served` returns the versions in which the server has PodGroups of an API group, or None while
-    that is unknown. `waiting` are gangs that Volcano's controllers have make no pods of until they
-    are let in."""
+    `served` returns the versions in which the server has PodGroups of an API group, or None
+    while that is unknown. `waiting` are gangs for which Volcano's controllers create no pods
+    until they are admitted."""
 
     def __init__(
         self, reader: ObjectReader, state: State, stir: Callable[[], None], problem: Problem
@@ -61,7 +59,7 @@ class PodGroupView(Marks):
         }
 
     def unread(self, gang: str) -> ManifestError | None:
-        """Return why pods of the gang would wait for ever; None where its PodGroup may come."""
+        """Return why pods of the gang would wait for ever; None if its PodGroup may still come."""
         known = self._state.groups.get(gang)
         if known is not None and known.observed is not None:
             return None
@@ -69,17 +67,17 @@ class PodGroupView(Marks):
         return None if served is None else unread(gang, served)
 
     def everything(self) -> dict[str, None]:
-        """All gangs, here or in the ledger."""
+        """All gangs, in the cluster or in the ledger."""
         return dict.fromkeys((*self.declared, *self._state.groups))
 
     def differences(self, names: Iterable[str]) -> Iterator[PodGroupObserved | PodGroupGone]:
-        """Gangs that the ledger does not know or knows otherwise."""
+        """Events about gangs that the ledger lacks or has otherwise."""
         for name in names:
             wanted, known = self.declared.get(name), self._state.groups.get(name)
             if wanted is not None and (known is None or known.observed != wanted):
                 yield wanted
             elif wanted is None and known is not None and known.observed and not known.pods:
-                yield PodGroupGone(group=name)  # with pods, it goes with the last one
+                yield PodGroupGone(group=name)  # with pods, it is forgotten with the last one
 
     def _expected(self, api: str) -> list[str]:
         groups = self._state.groups.items()
@@ -98,7 +96,7 @@ class PodGroupView(Marks):
 
 
 def _api(api_version: str) -> str:
-    """The API group in a gang's name, which Volcano's have none of."""
+    """The API group in a gang's name; empty for Volcano's."""
     return "" if api_version == VOLCANO else api_version.partition("/")[0]
 
 

@@ -1,9 +1,8 @@
-"""The watcher's loop: look at the source, compare with the fold, append, fold, again.
+"""The watcher's loop: look at the source, compare with the fold, append, fold, repeat.
 
-Invariants: a comparison is made only upon a fold that has passed all that this watcher wrote, so
-nothing is written twice for want of having read it; and nothing that is folded of the source's own
-is newer than the look at it, so what another watcher wrote upon a later look is never taken back.
-"""
+Invariants: a comparison is only made on a fold that includes everything that this watcher wrote,
+so nothing is written twice. Nothing folded about the source is newer than the look at it, so
+what another watcher wrote after a later look is never reverted."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,17 +29,16 @@ from apportion_schemas import ConfigurationChanged, PodGone, PodSubmitted
 from apportion_schemas.catalogue import SUBJECTS, token
 from apportion_schemas.quantities import TEXT_MAX
 
-UNIT_MAX = 500
-"""Pods that are moved together: each is an end and a beginning in one atomic batch."""
+UNIT_MAX = 500  # pods moved at once, each with two events in one atomic batch
 
 
 class ByHand:
-    """Evicted pods that were submitted by hand: they end, and wait for another place.
+    """Evicted pods that were submitted by hand: they end and are submitted again.
 
-    Without Kubernetes nobody else would let them go, and whoever they go for would wait for ever.
-    Those of a folder are that folder's (`reconcile`). Invariant: a pod ends and is submitted anew
-    in one atomic batch, a gang as a whole, fenced by what the ledger says last of each of its pods;
-    so none is lost, and none comes back that somebody else has ended."""
+    Without Kubernetes no other service releases them, and the pods that they make room for would
+    wait for ever. Pods of a folder are left to the folder (`reconcile`). Invariant: a pod (a
+    gang as a whole) ends and is submitted again in one atomic batch, fenced by the last revision
+    on each pod's subject. So none is lost, and none returns that another client ended."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
@@ -48,13 +46,13 @@ class ByHand:
         self._publisher = publisher
 
     async def let_go(self, ledger: Ledger) -> None:
-        """End all that are evicted now. The fold has passed what the ledger had a moment ago.
+        """Move all pods that are evicted now; the fold must be up to date.
 
-        Raises LedgerError: of the kinds that looking anew cannot cure."""
+        Raises LedgerError if looking again cannot help."""
         await asyncio.gather(*(self._move(unit, ledger) for unit in self._units()))
 
     def _units(self) -> Iterator[list[PodState]]:
-        """The pods that go, those of one gang together, in the order of their evictions."""
+        """The evicted pods, those of one gang together, in the order of their evictions."""
         if self._state.of_kubernetes:
             return
         units: dict[str, list[PodState]] = {}
@@ -73,14 +71,14 @@ class ByHand:
             await ledger.last_on_subject(f"{SUBJECTS}.workload.{token(pod.uid)}") for pod in unit
         ]
         if max(fences) > basis:
-            return  # something was said of one meanwhile: when the fold has passed it, we look anew
+            return  # a newer event is not folded yet: look again after it
         try:
             await ledger.append(self._drafts(unit, fences, basis))
         except (FenceRefused, DuplicateRefused):
-            return  # somebody was quicker, which the fold will tell
+            return  # another client was faster, as the fold will show
 
     def _drafts(self, unit: list[PodState], fences: list[int], basis: int) -> list[Draft]:
-        """The new ones first: a gang is forgotten with the last of its pods."""
+        # The new ones first: a gang is forgotten with the last of its pods.
         again = [
             msgspec.structs.replace(pod.submitted, uid=str(uuid5(NAMESPACE_OID, pod.uid)))
             for pod in unit
@@ -100,7 +98,7 @@ class ByHand:
 
 
 class Watching:
-    """One watcher of one source."""
+    """The watcher of one source."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
@@ -115,7 +113,7 @@ class Watching:
         self._settled = False
 
     def observe(self, change: Change) -> None:
-        """Take note of what the fold changed; give this to the reader."""
+        """Follow a change of the fold; the reader calls this."""
         configured = isinstance(change.data, ConfigurationChanged) and not change.refused
         if self._known.observe(self._state, change) or configured:
             self._stirred.set()
@@ -133,7 +131,7 @@ class Watching:
             await self._moved()
 
     async def _settle(self, reader: Reader[Change], ledger: Ledger) -> None:
-        """Append until nothing differs, or what differs will not change by appending."""
+        """Append until nothing differs, or until appending makes no difference."""
         before: list[Fact] = []
         while True:
             stirred = self._stirred.is_set()
@@ -159,9 +157,9 @@ class Watching:
             before = facts
 
     async def _recall(self, wanted: Observation, ledger: Ledger) -> None:
-        """Ask the ledger how often a pod was there that ended before our snapshot.
+        """Find out how often a pod was submitted that ended before our snapshot.
 
-        Its next incarnation under an id that the server still remembers would not be stored."""
+        The server would drop its next incarnation under an id that it still remembers."""
         if not self._forgetful:
             return
         for key in self._known.forgotten(wanted):
