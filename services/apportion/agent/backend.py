@@ -69,9 +69,8 @@ class DeviceBackend(Protocol):
         """True if the devices are simulated."""
 
     async def inventory(self) -> tuple[Device, ...]:
-        """Return every device with its current health, ordered by index.
-
-        Raises DevicesUnavailable if the devices cannot be listed at all."""
+        """Return every device with its health, by index. Raises DevicesUnavailable if that
+        fails."""
 
     async def changed(self) -> None:
         """Return when the inventory may differ from what it was at the last call."""
@@ -90,22 +89,18 @@ class DeviceBackend(Protocol):
         """Make the MIG instance, or reuse one that this agent made already.
 
         Destroys conflicting instances that this agent made, unless they are `needed` or in use.
-        `least_mib` is the memory that the ledger charges for the share.
-
         Raises InTheWay if a conflicting instance is needed or in use. Raises NotMade if the
-        instance is impossible, would have less memory than `least_mib`, or conflicts with one
-        that this agent did not make. Raises OSError if the agent cannot record it as its own."""
+        instance is impossible, would have less memory than `least_mib` (what the ledger charges
+        for the share), or conflicts with one that this agent did not make. Raises OSError if it
+        cannot be recorded as ours."""
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """Destroy the instances that this agent made, that are not `needed` and not in use.
+        """Destroy the instances that this agent made and that are neither `needed` nor in use.
 
-        Raises NotMade if the device cannot be queried. Raises OSError if the record of our
-        instances cannot be written."""
+        Raises NotMade if the device cannot be queried, OSError if the record cannot be written."""
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """Set whether one process at a time may use the device, as MPS requires, or any number.
-
-        Raises NotMade if the driver refuses."""
+        """Allow one process at a time, as MPS requires, or any number. Raises NotMade."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
         """Limit the processes of the cgroup in folder `cgroup` to `memory` bytes of the device.

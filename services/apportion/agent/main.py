@@ -179,7 +179,6 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
 async def _hand_out(
     service: Service, session: Session, agent: Agent, node: Node, places: Places
 ) -> FrontDoor | None:
-    """Serve shares to the kubelet or to commands. Return the kubelet's front door, if any."""
     served: KubeletNode | RunNode
     door = None
     metrics, clock, kubelet = service.metrics, service.clock, places.kubelet

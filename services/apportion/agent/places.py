@@ -22,20 +22,18 @@ _SYS_ADMIN: Final = 21  # the number of CAP_SYS_ADMIN; see capabilities(7)
 class Places(Struct, frozen=True):
     """Paths and settings of the kubelet, the container runtimes and this agent on the node.
 
-    Paths are the same in the agent's container as on the node, because runtimes read them too. What
-    is below `state` survives a reboot, what is below `run` does not.
-
-    Without a `kubelet`, commands of this machine get the shares. `mps_launcher` is put before the
-    command that starts an MPS daemon. `npu_library` is the folder of `hami-vnpu-core`. With
-    `metrics_as`, use is also exported under these systems' metric names. `proc` is the node's
-    /proc. Use is sampled every `sample_s` seconds and recorded in the ledger every `record_s`.
-
-    With `dra`, the kubelet also prepares ResourceClaims. With `driver_limits`, the driver limits
-    memory, too, by the containers' cgroups below `cgroups`. With `no_cdi`, the runtime does not
-    support CDI, so shares are handed out when the kubelet admits the pod. `static_cdi` has the
-    operator's own CDI specifications, which survive a reboot. `mps_offered`: offer devices in
-    MPS mode. Priority 0 in `priority_namespaces` also precedes pods of other namespaces;
-    containers in `unheld_namespaces` may decline HAMi-core. In both, `*` is every namespace."""
+    Paths are the same in the agent's container as on the node, because runtimes read them too.
+    What is below `state` survives a reboot, what is below `run` does not. Without a `kubelet`,
+    commands of this machine get the shares. `mps_launcher` is put before the command that starts
+    an MPS daemon. `npu_library` is the folder of `hami-vnpu-core`. With `metrics_as`, use is
+    also exported under these systems' metric names. `proc` is the node's /proc. Use is sampled
+    every `sample_s` seconds and recorded in the ledger every `record_s`. With `dra`, the kubelet
+    also prepares ResourceClaims. With `driver_limits`, the driver limits memory, too, by the
+    cgroups below `cgroups`. With `no_cdi`, the runtime does not support CDI, so shares are
+    handed out when the kubelet admits the pod. `static_cdi` has the operator's own CDI
+    specifications, which survive a reboot. `mps_offered`: offer devices in MPS mode. Priority 0
+    in `priority_namespaces` also precedes pods of other namespaces; containers in
+    `unheld_namespaces` may decline HAMi-core. In both, `*` is every namespace."""
 
     cdi: Path
     state: Path
@@ -84,9 +82,10 @@ class Places(Struct, frozen=True):
 
 
 def may_administer(status: Path = Path("/proc/self/status")) -> bool:
-    """True if this process has CAP_SYS_ADMIN, which the driver requires for administration.
+    """True if this process has CAP_SYS_ADMIN, by `CapEff` of proc(5).
 
-    Source: `CapEff` of proc(5). Returns True if it cannot be read, so that the driver decides."""
+    True if it cannot be read, so that the driver decides: it treats the capability as being
+    root."""
     try:
         lines = status.read_text("ascii").splitlines()
         effective = next(line for line in lines if line.startswith("CapEff:"))

@@ -105,8 +105,7 @@ class SimulatedBackend:
     def restore(self, known: Iterable[Device]) -> None:
         """Mark the devices unhealthy that the ledger says are unhealthy.
 
-        Only the ledger remembers a simulated failure. It must survive a restart of the agent, as
-        a real failure does."""
+        Only the ledger remembers a simulated failure, which must survive a restart of the agent."""
         for device in known:
             if device.id in self._devices and not device.healthy:
                 self.set_health(device.id, healthy=False, reason=device.health_reason)

@@ -208,10 +208,8 @@ class Runs:
             )
 
     def begin(self, pod: str, life: Life, *, in_container: bool) -> None:
-        """Record a command.
-
-        Raises NotPrepared if there is no such process. Raises OSError if the book cannot be
-        written."""
+        """Record a command. Raises NotPrepared if there is no such process, OSError if it cannot
+        be written."""
         self.see(life)
         self._book.note(pod, Run(life, in_container, self._open(life)))
 

@@ -72,9 +72,8 @@ DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
 
 async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> grpc.aio.Server:
-    """Start a server that answers these calls on the sockets, created in this order.
-
-    Raises ConfigError if the path of a socket is too long for the system."""
+    """Start a server for these calls on the sockets, in order. Raises ConfigError if a path is
+    too long."""
     server = grpc.aio.server(options=OPTIONS)
     serve(server, answers)
     for path in sockets:

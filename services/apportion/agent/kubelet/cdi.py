@@ -53,9 +53,8 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Give the slots of one container their meaning; the first slot has all of the edits.
-
-        Raises OSError if the disk is full or the folder is not writable."""
+        """Give the slots of one container their meaning; the first has all of the edits. Raises
+        OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         whole = _merged([*foreign, _own(edits)])
@@ -77,12 +76,10 @@ class Specifications:
         self._path(slot).unlink(missing_ok=True)
 
     def sweep(self, in_use: Callable[[], Collection[str]]) -> None:
-        """Remove the files of slots that `in_use` does not return.
+        """Remove the files of slots that `in_use` does not return. Raises OSError.
 
         A slot is in use before its file is written, and nothing is written during a sweep. So no
-        container loses its file in between.
-
-        Raises OSError if a file cannot be removed."""
+        container loses its file in between."""
         with self._lock:
             kept = {self._path(slot) for slot in in_use()}
             for path in self._folder.glob(f"{_PREFIX}*.json"):
@@ -100,8 +97,8 @@ class Specifications:
         """The CDI version, and the edits for all devices and for each of these; see nvidia-ctk.
 
         NVIDIA's specification has a device by its UUID, or by a name of another strategy
-        (`--device-name-strategy`), in which case its device node identifies it. It does not have
-        a device in MIG mode, which only gets the edits for all devices."""
+        (`--device-name-strategy`) with its device node. A device in MIG mode only gets the edits
+        for all."""
         said = self._vendors() if cards else None
         if said is None:
             return _text(OLDEST), []
@@ -133,14 +130,12 @@ class Specifications:
 
 
 def _nodes(device: Json) -> tuple[str, ...]:
-    """The nodes such as `/dev/nvidia0` of a device in a specification."""
     nodes = (device.get("containerEdits") or {}).get("deviceNodes") or ()
     paths = (each.get("path") for each in nodes if isinstance(each, dict))
     return tuple(path for path in paths if isinstance(path, str) and _CARD.fullmatch(path))
 
 
 def _version(said: Json) -> tuple[int, ...]:
-    """The `cdiVersion` of a specification; the oldest if it cannot be read."""
     text = str(said.get("cdiVersion", ""))
     return tuple(map(int, text.split("."))) if _NUMBERS.fullmatch(text) else OLDEST
 
@@ -150,7 +145,6 @@ def _text(version: Iterable[int]) -> str:
 
 
 def _read(path: Path) -> Json:
-    """Read another program's specification; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             text = file.read(TEXT_BYTES_MAX).decode()

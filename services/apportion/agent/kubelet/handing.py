@@ -67,8 +67,6 @@ class Handing:
         return answered(Edits({VISIBLE: NOTHING}), "")
 
     async def _meant(self, resource: str, slots: int) -> Meant:
-        """Wait for the claim and container. Raises NotPrepared if the kubelet's books are
-        unreadable."""
         settled = False
         while True:
             found = self._newest(resource, slots, await self.holders.allocated(resource))
@@ -83,7 +81,6 @@ class Handing:
     def _newest(
         self, resource: str, slots: int, allocated: Mapping[str, Collection[str]]
     ) -> Meant | None:
-        """The claim that was bound last, and its first container that waits for so many slots."""
         waiting = [claim for pod, claim in self.view.held.items() if pod not in self.view.answers]
         for claim in sorted(waiting, key=lambda claim: claim.bound_revision, reverse=True):
             done = allocated.get(claim.pod, ())
@@ -94,7 +91,6 @@ class Handing:
         return None
 
     def _sizes(self, claim: Claim, resource: str) -> dict[str, int]:
-        """The number of slots of the resource that each container requests, in their order."""
         families, devices = self.families(resource), self.devices()
         by_container: dict[str, list[Share]] = {}
         for share in (*claim.placed.borrowed, *claim.placed.shares):
@@ -108,7 +104,7 @@ class Handing:
 
     @staticmethod
     def _of(claim: Claim, container: str, sizes: Mapping[str, int]) -> str:
-        """The name under which the container has shares: a borrower has those of its lender."""
+        # A borrower has the shares of the later container with the same slots.
         own = [share.container for share in claim.placed.shares]
         if container in own:
             return container

@@ -1,15 +1,13 @@
 """Find which pod has a slot: PodResources gives names, the kubelet's checkpoint gives uids.
 
-PodResources (v1) has no init containers and no uids; the checkpoint of the device manager has both,
-but no names. Both are read for every question. A kubelet writes them before it asks, and forgets an
-ended pod before it hands out its slots again.
-
-The checkpoint is only written when slots are handed out, so it also has ended pods. PodResources
-does not name those, but a restarted kubelet names no pod until it has heard of its pods. So a pod
-is over if this same kubelet was seen to run it and names it no longer.
-
-Invariants: a slot has exactly one pod; if the kubelet's books disagree, the search fails. No pod
-is over while one of its containers may run, whatever restarts."""
+PodResources (v1) has no init containers and no uids; the checkpoint of the device manager has
+both, but no names. Both are read for every question. A kubelet writes them before it asks, and
+forgets an ended pod before it hands out its slots again. The checkpoint is only written when
+slots are handed out, so it also has ended pods. PodResources does not name those, but a
+restarted kubelet names no pod until it has heard of its pods. So a pod is over if this same
+kubelet was seen to run it and names it no longer. Invariants: a slot has exactly one pod; if the
+kubelet's books disagree, the search fails. No pod is over while one of its containers may run,
+whatever restarts."""
 
 import asyncio
 import os
@@ -76,10 +74,9 @@ _decode = from_outside(msgspec.json.Decoder(_Checkpoint).decode)
 class Holders:
     """`Books` of one kubelet: its checkpoint, its PodResources socket, and prepared claims.
 
-    `prepared` maps the uid of a claim to that of its pod, because the checkpoint does not have
-    pods that have devices only through claims. `amounts` are resources of memory and cores,
-    whose devices are no slots. Invariant: a claim is in `prepared` from before anything is made
-    for it until the kubelet has unprepared it."""
+    `prepared` maps a claim's uid to its pod's, because the checkpoint lacks pods that only have
+    claims. A claim is in it from before anything is made for it until it is unprepared.
+    `amounts` are resources of memory and cores, whose devices are no slots."""
 
     def __init__(
         self,
@@ -123,9 +120,8 @@ class Holders:
         return Holder(pods.pop(), namespace, name, containers, resource, named_slots, handed)
 
     async def foreign(self, resource: str, slots: frozenset[str]) -> bool:
-        """True if these are devices that another plugin handed out before it was replaced.
-
-        Raises NotPrepared if the checkpoint cannot be read."""
+        """True if another plugin handed out these devices before it was replaced. Raises
+        NotPrepared."""
         answers = [
             entry.answer or b""
             for entry in await asyncio.to_thread(self._entries)
@@ -134,9 +130,8 @@ class Holders:
         return bool(answers) and not any(_OURS in answer for answer in answers)
 
     async def allocated(self, resource: str) -> dict[str, set[str]]:
-        """The containers that have slots of the resource, by their pod's uid.
-
-        Raises NotPrepared if the checkpoint cannot be read."""
+        """The containers that have slots of the resource, by their pod's uid. Raises
+        NotPrepared."""
         found: dict[str, set[str]] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name == resource:
@@ -144,8 +139,8 @@ class Holders:
         return found
 
     async def pods(self) -> set[str]:
-        """The uids of pods that may use anything here: in the checkpoint and not over, or with a
-        claim.
+        """The uids in the checkpoint that are not over or have a claim: only they can use devices
+        here.
 
         Raises NotPrepared if the checkpoint cannot be read."""
         known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
@@ -157,9 +152,8 @@ class Holders:
         return self._owners.of(pid)
 
     def slots(self) -> set[str]:
-        """The slots of containers that may run and of prepared claims. Blocks on the checkpoint.
-
-        Raises NotPrepared if the checkpoint cannot be read."""
+        """The slots of containers that may run and of prepared claims. Blocks. Raises
+        NotPrepared."""
         claims = self._prepared.entries if self._prepared is not None else ()
         held = (
             entry.ids
@@ -169,9 +163,7 @@ class Holders:
         return {claim_slot(claim) for claim in claims}.union(*held)
 
     async def look(self) -> None:
-        """Find out which pods are over since the last call.
-
-        Raises NotPrepared if the books cannot be read."""
+        """Find out which pods are over since the last call. Raises NotPrepared."""
         kubelet = self._started()
         if kubelet != self._kubelet:
             self._kubelet, self._ran = kubelet, set()
@@ -218,9 +210,8 @@ class Holders:
             return 0
 
     def registered(self) -> set[str]:
-        """The resources that the kubelet treats as devices of a plugin, which may be gone.
-
-        Raises NotPrepared if the checkpoint cannot be read."""
+        """The resources that the kubelet treats as devices of a plugin, even if gone. Raises
+        NotPrepared."""
         found = self._read()
         entries = {entry.resource_name for entry in found.pod_device_entries or ()}
         return entries.union(found.registered_devices or ())
@@ -229,7 +220,6 @@ class Holders:
         return self._read().pod_device_entries or []
 
     def _read(self) -> _Data:
-        """Return the checkpoint; it is decoded again only if the file changed."""
         seen = self._seen
         try:
             with self._checkpoint.open("rb") as file:
@@ -256,7 +246,6 @@ class Holders:
         return found
 
     async def _name(self, resource: str, slots: frozenset[str]) -> tuple[str, str]:
-        """The namespace and name of the pod; empty while only an init container has the slots."""
         for pod in (await self._list()).pods:
             for container in pod.containers:
                 lists = (each.ids for each in container.devices if each.resource == resource)
@@ -276,8 +265,8 @@ class Holders:
 
 
 def _handed(answer: bytes) -> Handed:
-    """The answer to `Allocate`; if it is unreadable, it was meant for no container."""
     try:
+        # An unreadable answer was meant for no container.
         said = pb.Allocated.FromString(answer)
     except DecodeError:
         return Handed("", Edits())

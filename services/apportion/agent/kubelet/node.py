@@ -71,9 +71,8 @@ class ClaimDoor:
         seconds: Histogram,
         clock: Clock,
     ) -> None:
-        """`kubelet` is the kubelet's folder, at the same path for us as for the kubelet.
-
-        `prepared` is the book of `Holders`, and `seconds` measures the kubelet's calls."""
+        """`kubelet` is the kubelet's folder, at the same path for us; `prepared` is the book of
+        `Holders`."""
         self._node = node
         self._socket = kubelet / "plugins" / DRIVER / "dra.sock"
         self._registration = kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
@@ -92,9 +91,7 @@ class ClaimDoor:
         return [self._problem] if self._problem else []
 
     async def serve(self) -> None:
-        """Serve the kubelet, which finds us by our socket, until cancelled.
-
-        Raises ConfigError if the path of a socket is too long for the system."""
+        """Serve the kubelet, which finds us by our socket, until cancelled. Raises ConfigError."""
         try:
             while True:
                 there = self._socket.is_socket() and self._registration.is_socket()
@@ -147,7 +144,6 @@ class ClaimDoor:
             await asyncio.sleep(HEALTH_S)
 
     def _healths(self) -> Iterator[Any]:
-        """The health of the devices, and of the MIG instances that pods have."""
         now_s, known = int(self._clock.now().timestamp()), self._devices()
         names = {card(device): device for device in known.values() if device.mode != "mig"}
         for claim in self._view.held.values():
@@ -177,7 +173,6 @@ class ClaimDoor:
         return answer
 
     async def _prepared_one(self, claim: Any) -> list[Any]:
-        """Raises NotPrepared, OSError."""
         container = container_of(claim.uid)
         held = await self._held(claim, container)
         await asyncio.to_thread(self._prepared.note, claim.uid, held.pod)
@@ -218,7 +213,6 @@ class ClaimDoor:
         return held
 
     async def _unprepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
-        """Remove the meaning of claims. What was made for them is removed once nothing uses it."""
         answer = pb.UnpreparedClaims()
         with self._took.labels("unprepare").time():
             for claim in request.claims:
@@ -322,7 +316,6 @@ class KubeletNode:
                 group.create_task(loop())
 
     async def _look(self) -> None:
-        """Find ended pods that are still in the kubelet's checkpoint, and remove their files."""
         while True:
             try:
                 await self._holders.look()
@@ -338,7 +331,6 @@ class KubeletNode:
             await asyncio.sleep(LOOK_S)
 
     def _bare(self) -> Iterator[Breach]:
-        """Containers that have a share in the ledger, but that the kubelet runs without a slot."""
         view = self._agent.view_of(self._node.name)
         for claim in view.held.values():
             if view.answers.get(claim.pod) != "":
@@ -350,10 +342,8 @@ class KubeletNode:
                     yield Breach(claim.pod, share.container, share.device, "unheld")
 
     async def _offer(self) -> None:
-        """Offer every slot to the kubelet, and again whenever devices or names change.
-
-        The slots of the last life are offered before the ledger is read. A pod that is admitted
-        while the kubelet does not know us fails for good; one that starts too early is retried."""
+        # The slots of the last life are offered before the ledger is read. A pod that is admitted
+        # while the kubelet does not know us fails for good; one that starts too early is retried.
         before = _saved(self._offered)
         amounts = _saved(self._amounts_before)
         with suppress(NotPrepared):
@@ -366,7 +356,6 @@ class KubeletNode:
             before = await self._offer_all(before)
 
     async def _offer_all(self, before: dict[str, int]) -> dict[str, int]:
-        """Offer the current devices; return their slots and save them if they have changed."""
         devices = self._node.devices.values()
         slots = slots_of(devices, self._count_names())
         await self.door.offer(slots | await self._amounts_of(devices))
@@ -375,9 +364,8 @@ class KubeletNode:
         return slots
 
     async def _amounts_of(self, devices: Iterable[Device]) -> dict[str, int]:
-        """Memory and cores that another plugin has registered as devices.
-
-        Unless a plugin offers them, the kubelet rejects every pod that requests them."""
+        # Amounts that another plugin has registered as devices: unless a plugin offers them, the
+        # kubelet rejects every pod that requests them.
         config = manifest_config(self._agent.configuration).dialects
         self._holders.amounts = names_of(config)
         try:
@@ -397,7 +385,6 @@ class KubeletNode:
 
 
 def _saved(path: Path | None) -> dict[str, int]:
-    """The slots that were offered last; none if `Allocate` itself needs the ledger."""
     if path is None:
         return {}
     try:
@@ -435,9 +422,8 @@ class FrontDoor:
     """The plugins of one node, and the kubelet, which may restart.
 
     A kubelet that starts removes every socket from its folder and waits for plugins to register.
-    So each plugin watches its own socket, and registers whenever it had to create it again.
-    Invariant: once the kubelet answers, every count name is registered within a second or two,
-    whichever of the two started first."""
+    So each plugin watches its socket, and registers again, within a second or two, when it is
+    gone."""
 
     def __init__(self, folder: Path, plugin: Callable[[str], Plugin]) -> None:
         """`plugin` makes the plugin of a count name."""
@@ -479,7 +465,6 @@ class FrontDoor:
                 await plugin.close()
 
     async def _introduce(self, plugin: Plugin) -> _Inodes:
-        """Serve and register the plugin again; return the files of the registration."""
         self._registered.discard(plugin.resource)
         before = _inodes(self._folder).get(_KUBELET, 0)
         await plugin.listen(self._folder)
@@ -506,7 +491,6 @@ class FrontDoor:
 
 
 def _inodes(folder: Path) -> dict[str, int]:
-    """The inode of each name in a folder; empty if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return {each.name: each.inode() for each in entries}

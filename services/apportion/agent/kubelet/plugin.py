@@ -53,9 +53,7 @@ def amount_names(count: int) -> list[str]:
 
 
 def slot_key(path: Path) -> bytes:
-    """Read the node's key for `slot_names` from this file, or create it.
-
-    Raises OSError if it can be neither read nor written."""
+    """Read the node's key for `slot_names` from this file, or create it. Raises OSError."""
     with suppress(FileNotFoundError):
         key = path.read_bytes()
         if len(key) == _KEY_BYTES:
@@ -111,9 +109,8 @@ class Plugin:
                 self._changed.notify_all()
 
     async def listen(self, folder: Path) -> None:
-        """Serve on the socket again, which the kubelet may have removed.
-
-        Raises ConfigError if the socket's path is too long for the system."""
+        """Serve on the socket, which the kubelet may have removed. Raises ConfigError if its
+        path is too long."""
         await self.close()
         answers: dict[calls.Call, Callable[..., Any]] = {
             calls.OPTIONS_OF: self._options_of,
@@ -133,10 +130,8 @@ class Plugin:
         return self.options()
 
     async def _list_and_watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002
-        """Yield all slots, and again whenever their number changes.
-
-        All slots stay healthy: a slot belongs to no device. A device that fails only reduces
-        their number, running pods keep their slots, and the ledger reports the device's health."""
+        # All slots stay healthy, because a slot belongs to no device: a failed device only reduces
+        # their number, running pods keep theirs, and the ledger reports the device's health.
         while True:
             async with self._changed:
                 slots = self._slots

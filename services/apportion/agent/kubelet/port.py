@@ -43,8 +43,6 @@ class Preparing(Protocol):
     """Prepares the shares of containers."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Return what the container gets, once all of it is in place.
-
-        Called before every start, even if everything was in place before.
+        """Return what the container gets, once all of it is in place; called before every start.
 
         Raises NotPrepared if it is not possible yet, or never; the message is for users."""

@@ -6,10 +6,10 @@ thread can be stopped from outside. So calls run on daemon threads, one call at 
 Invariants: a hung lane starts no other call and refuses each at once. No call starts after its
 caller was refused. The process can exit while calls hang.
 
-XIDs are faults that the driver reports. A critical one makes its GPU unhealthy until the GPU has
-been quiet for a while. One of a MIG instance closes only the slices of that instance. Invariant:
-XIDs of every GPU that answers are received, also after the driver was away or the loss of one
-GPU broke the event set."""
+A critical XID (a fault that the driver reports) makes its GPU unhealthy until the GPU has been
+quiet for a while. One of a MIG instance closes only the slices of that instance. Invariant: XIDs
+of every GPU that answers are received, also after the driver was away or the loss of one GPU
+broke the event set."""
 
 import asyncio
 import logging
@@ -132,9 +132,8 @@ class Lane:
         self._current: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return what the function returns.
-
-        Raises Hung if it, or an earlier call, has not returned in time."""
+        """Return what the function returns. Raises Hung if it, or an earlier call, has not in
+        time."""
         async with self._alone:
             if self._current is not None:  # the caller of an earlier call may have been cancelled
                 await self._returned(self._current)
@@ -143,7 +142,6 @@ class Lane:
             return future.result()
 
     async def _returned(self, future: asyncio.Future[Any]) -> None:
-        """Raises Hung."""
         if not future.done() and not self.hung:
             await asyncio.wait({future}, timeout=self._limit_s)
             if not future.done():
@@ -161,9 +159,7 @@ class Lane:
 
 
 def within(limit_s: float, function: Callable[[], None]) -> None:
-    """Run the function with a time limit, where no loop can wait for it.
-
-    Raises Hung if it has not returned in time."""
+    """Run the function where no loop can wait for it. Raises Hung if it does not return in time."""
     errors: list[Exception] = []
 
     def run() -> None:
@@ -192,9 +188,8 @@ class Xids:
         ignored: frozenset[int],
         hung: Callable[[], Collection[str]],
     ) -> None:
-        """`ignored` are the XIDs after which a GPU stays healthy.
-
-        `hung` returns the names of calls into the driver that have not returned."""
+        """`ignored` are XIDs that leave a GPU healthy; `hung` names the calls that have not
+        returned."""
         self.ignored = ignored
         self._clock = clock
         self._quiet_s = quiet_s
@@ -219,9 +214,8 @@ class Xids:
                 nvml.nvmlEventSetFree(events)
 
     def watch(self, device: str, handle: Any) -> None:
-        """Subscribe to the GPU's critical XIDs. A GPU that has no such events is only probed.
-
-        Raises NVMLError."""
+        """Subscribe to the GPU's critical XIDs; one without such events is only probed. Raises
+        NVMLError."""
         if device in self._watched:
             return
         events = self._events
@@ -377,10 +371,8 @@ class Loads:
 
 
 def _running(card: Any) -> dict[tuple[int, int], int | None]:
-    """The bytes of each process on a GPU, by its id and its MIG instance.
-
-    A process is in one list for each way in which it uses the GPU: a client of MPS that computes
-    and draws is in three. Raises NVMLError."""
+    # A process is in one list for each way in which it uses the GPU: a client of MPS that computes
+    # and draws is in three.
     found: dict[tuple[int, int], int | None] = {}
     for each in nvml.nvmlDeviceGetComputeRunningProcesses(card):
         found[int(each.pid), each.gpuInstanceId] = each.usedGpuMemory
@@ -397,7 +389,6 @@ def _running(card: Any) -> dict[tuple[int, int], int | None]:
 
 
 def _instances(card: Any) -> Iterator[tuple[int, MigInstance, int]]:
-    """The number, position and used bytes of each MIG instance. Raises NVMLError."""
     with suppress(*_ABSENT):
         if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return
@@ -412,14 +403,13 @@ def _instances(card: Any) -> Iterator[tuple[int, MigInstance, int]]:
 
 
 def _rate(card: Any) -> int | None:
-    """Percent of the time in which the GPU computed; None in MIG mode. Raises NVMLError."""
     with suppress(*_ABSENT):
+        # A GPU in MIG mode does not report it.
         return int(nvml.nvmlDeviceGetUtilizationRates(card).gpu)
     return None
 
 
 def _between(before: Any, after: Any) -> int | None:
-    """Percent of multiprocessors that were busy between two samples. Raises NVMLError."""
     asked = nvml.c_nvmlGpmMetricsGet_t(
         version=nvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=1, sample1=before, sample2=after
     )

@@ -110,10 +110,7 @@ def ensure(
 ) -> MadeInstance:
     """Make the instance; destroy conflicting ones that are ours and not needed.
 
-    Raises InTheWay if a conflicting instance is needed or in use. Raises NotMade if the GPU is
-    not in MIG mode, has no such profile or one with less memory than `least_mib`, if the driver
-    refuses, or if a conflicting instance is not ours. Raises OSError if it cannot be recorded;
-    then it is not made."""
+    Raises as `DeviceBackend.make_instance`; with OSError, the instance is not made."""
     try:
         known = profiles(card.handle)
         if wanted.profile not in known:
@@ -149,9 +146,7 @@ def ensure(
 
 
 def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
-    """Destroy instances that are ours, not needed and not in use.
-
-    Raises NVMLError; OSError if the book of ours cannot be written."""
+    """Destroy instances that are ours, not needed and not in use. Raises NVMLError, OSError."""
     gone, held, foreign, there = [], [], [], []
     for made in list(instances(card.handle, profiles(card.handle))):
         there.append(made.cut)
@@ -200,7 +195,6 @@ def profiles(card: Any) -> dict[str, Profile]:
 
 
 def _bounds(card: Any, number: int) -> Iterator[int]:
-    """The starts and sizes of a profile's placements, in the driver's slices. Raises NVMLError."""
     with suppress(*_ABSENT):
         count = c_uint()
         nvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, number, None, byref(count))
@@ -233,9 +227,6 @@ def numbered(card: Any, number: int) -> MigInstance | None:
 def _clear(
     card: Cut, there: Iterable[Made], wanted: MigInstance, needed: Collection[MigInstance]
 ) -> None:
-    """Destroy the instances that overlap the wanted one.
-
-    Raises NVMLError, InTheWay, NotMade, OSError."""
     in_the_way = [made for made in there if overlap(made.cut, wanted)]
     for made in in_the_way:
         if not card.ours.made(card.id, made.cut):
@@ -258,7 +249,6 @@ def _clear(
 
 
 def _destroy(made: Made) -> None:
-    """Raises NVMLError; NVMLError_InUse while a process, or DCGM, uses it."""
     for compute in _computes(made):
         nvml.nvmlComputeInstanceDestroy(compute)
     nvml.nvmlGpuInstanceDestroy(made.handle)
@@ -274,7 +264,6 @@ def _computes(made: Made) -> list[Any]:
 
 
 def _compute_profiles(made: Made) -> Iterator[tuple[int, int]]:
-    """The driver's number, and the slices, of each size of compute instance."""
     for kind in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         with suppress(*_ABSENT):
             info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
@@ -284,9 +273,6 @@ def _compute_profiles(made: Made) -> Iterator[tuple[int, int]]:
 
 
 def _compute(made: Made) -> int:
-    """Return the id of the compute instance with all of the compute; make it if needed.
-
-    Raises NVMLError."""
     whole = {number for number, slices in _compute_profiles(made) if slices == made.slices}
     there = _computes(made)
     infos = [nvml.nvmlComputeInstanceGetInfo_v2(each) for each in there]
@@ -299,7 +285,6 @@ def _compute(made: Made) -> int:
 
 
 def _device_id(card: Any, made: Made, compute: int) -> str:
-    """The id `MIG-…` of the device that the two instances form. Raises NVMLError."""
     for index in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(card))):
         with suppress(nvml.NVMLError_NotFound):
             device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
@@ -310,7 +295,6 @@ def _device_id(card: Any, made: Made, compute: int) -> str:
 
 
 def _nodes(card: Any, made: Made, compute: int) -> tuple[DeviceNode, ...]:
-    """The device nodes that let a container use the instance, if the driver has them."""
     minors = dict(_pairs(CAPABILITIES))
     majors = [int(number) for number, name in _pairs(DEVICES) if name == "nvidia-caps"]
     if not minors or not majors:

@@ -98,10 +98,8 @@ class NvmlBackend:
     ) -> None:
         """Open the driver. A call that takes longer than `call_s` makes its GPU unhealthy.
 
-        `ours` are the MIG instances that earlier lives of this agent made, `ignored` the XIDs after
-        which a GPU stays healthy.
-
-        Raises DevicesUnavailable if there is no driver or it does not answer."""
+        `ours` are the MIG instances that earlier lives of this agent made, `ignored` the XIDs
+        after which a GPU stays healthy. Raises DevicesUnavailable."""
         self._clock = clock
         self._probe_s = probe_s
         self._call_s = call_s
@@ -197,9 +195,8 @@ class NvmlBackend:
         return tuple(found)
 
     async def close(self) -> None:
-        """See `DeviceBackend`. Returns once no call into the driver is under way, except hung ones.
-
-        If a call hangs, the driver is not shut down, because that might wait for it."""
+        """See `DeviceBackend`. Returns once no call into the driver is under way, except hung
+        ones."""
         self._closed = True
         await self._forget()
         with suppress(Hung):
@@ -215,21 +212,18 @@ class NvmlBackend:
         self._woken = True
 
     async def _call(self, lane: Lane, function: Callable[[], T]) -> T:
-        """Run the function in that lane; after `close` it never returns.
-
-        Raises Hung, and what the function raises."""
+        # Never returns, so that no call starts after `close`.
         if self._closed:
             await asyncio.get_running_loop().create_future()
         return await lane.call(function)
 
     async def _begun(self, lane: Lane, function: Callable[[], T]) -> asyncio.Task[T]:
-        """Start the call, and wait a little, so that a slow GPU does not delay the others."""
         call = asyncio.ensure_future(self._call(lane, function))
+        # A slow GPU does not delay the others.
         await asyncio.wait({call}, timeout=_SLOW_S)
         return call
 
     async def _of(self, device: str, function: Callable[[Any], T]) -> T:
-        """Call the function with NVML's handle of a device. Raises NotMade."""
         try:
             if device not in self._cards:
                 await self._read()
@@ -243,7 +237,6 @@ class NvmlBackend:
             raise NotMade(f"device {device}: {_said(error)}") from None
 
     def _open(self) -> None:
-        """Raises NVMLError."""
         nvml.nvmlInit()
         self.driver = str(nvml.nvmlSystemGetDriverVersion())
         self._xids.listen()
@@ -262,8 +255,6 @@ class NvmlBackend:
                     await self._cards[device][0].call(loads.forget)
 
     async def _count(self) -> int:
-        """The number of GPUs; a driver that restarted is opened again. Raises NVMLError, Hung."""
-
         def count() -> int:
             listed = int(nvml.nvmlDeviceGetCount())
             self._xids.listen()
@@ -281,7 +272,6 @@ class NvmlBackend:
             return await self._call(self._driver, reopened)
 
     async def _read(self) -> tuple[Device, ...]:
-        """The current devices. Raises DevicesUnavailable."""
         async with self._turn:
             try:
                 count = await self._count()
@@ -320,7 +310,6 @@ class NvmlBackend:
         return self._devices(found, lost)
 
     def _look_at(self, index: int) -> _Looked:
-        """Raises NVMLError."""
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         card = _Card(handle, _bus_id(nvml.nvmlDeviceGetPciInfo(handle).busId))
         device = _describe(card, index)
@@ -342,8 +331,7 @@ class NvmlBackend:
         return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))
 
     def _renumber(self, cards: Mapping[str, object], count: int) -> None:
-        """Keep indexes unique: a driver that no longer lists a lost GPU numbers the others
-        without it."""
+        # A driver that no longer lists a lost GPU numbers the others without it.
         listed = {self._known[device].index for device in cards}
         for device in self._known.values():
             if device.id not in cards and device.index in listed:
@@ -374,7 +362,6 @@ class NvmlBackend:
         )
 
     async def _heard(self, wait_s: float) -> bool:
-        """Return True if the inventory may have changed because of an event within `wait_s`."""
         async with self._turn:
             try:
                 heard = await self._call(self._listening, partial(self._xids.wait, wait_s))
@@ -387,7 +374,6 @@ class NvmlBackend:
         return heard or woken
 
     async def _note(self, event: Any) -> bool:
-        """Record the XID of the GPU, whose name is queried if no look had its handle."""
         xid = int(event.eventData)
         if xid in self._xids.ignored:
             return xid in NOTICE_XIDS
@@ -421,7 +407,6 @@ def _address(handle: Any) -> int | None:
 
 
 def _describe(card: _Card, index: int) -> Device:
-    """Describe a GPU without health, links and MIG profiles. Raises NVMLError."""
     handle = card.handle
     name = str(nvml.nvmlDeviceGetName(handle))
     model = name if name.startswith("NVIDIA") else f"NVIDIA {name}"
@@ -450,7 +435,7 @@ def _mig_enabled(handle: Any) -> bool:
 
 
 def _bus_id(raw: bytes | str) -> str:
-    """Convert NVML's `00000000:3B:00.0` to `0000:3b:00.0` of sysfs."""
+    # NVML's `00000000:3B:00.0` is `0000:3b:00.0` in sysfs.
     text = raw.decode() if isinstance(raw, bytes) else raw
     return text.lower()[-len("0000:3b:00.0") :]
 
@@ -465,7 +450,6 @@ def _numa(bus_id: str) -> int | None:
 
 
 def _trouble(handle: Any) -> str:
-    """Why the driver would not run work on the GPU; empty if it would."""
     try:
         nvml.nvmlDeviceGetMemoryInfo(handle)
         return _wanted_action(handle) or _worn_memory(handle)
@@ -474,7 +458,6 @@ def _trouble(handle: Any) -> str:
 
 
 def _wanted_action(handle: Any) -> str:
-    """The recovery action that the driver asks for. Raises NVMLError."""
     with suppress(*_UNKNOWN):
         asked = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
         answer = nvml.nvmlDeviceGetFieldValues(handle, [asked])[0]
@@ -485,7 +468,6 @@ def _wanted_action(handle: Any) -> str:
 
 
 def _worn_memory(handle: Any) -> str:
-    """Why the GPU's memory needs a repair; empty if it does not. Raises NVMLError."""
     with suppress(*_UNKNOWN):
         _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
         if failed:
@@ -496,10 +478,8 @@ def _worn_memory(handle: Any) -> str:
 
 
 def _fabric_trouble(handle: Any) -> str:
-    """Why CUDA would fail on a GPU behind NVSwitches (error 802), or empty. Raises NVMLError.
-
-    Such a GPU is registered with the fabric after each boot, by nvidia-fabricmanager for
-    example. A GPU in MIG mode uses no NVLink, so it is not asked."""
+    # CUDA would fail (error 802) on a GPU behind NVSwitches that was not registered with the fabric
+    # after the boot, by nvidia-fabricmanager for example. In MIG mode it uses no NVLink.
     found = nvml.c_nvmlGpuFabricInfo_v2_t()
     try:
         nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(found))
@@ -524,7 +504,6 @@ def _has_switch(handle: Any) -> bool:
 
 
 def _nvlink_lanes(found: Mapping[str, _Looked]) -> dict[str, dict[str, int]]:
-    """NVLink lanes from each GPU to each peer; GPUs on one NVSwitch are peers of one another."""
     by_bus = {looked.card.bus_id: uuid for uuid, looked in found.items()}
     lanes: dict[str, dict[str, int]] = {uuid: {} for uuid in found}
     switched: dict[str, int] = {}
@@ -535,6 +514,7 @@ def _nvlink_lanes(found: Mapping[str, _Looked]) -> dict[str, dict[str, int]]:
                 switched[uuid] = switched.get(uuid, 0) + 1
             else:
                 lanes[uuid][peer] = lanes[uuid].get(peer, 0) + 1
+    # GPUs on one NVSwitch are peers of one another.
     for uuid, width in switched.items():
         for peer, peer_width in switched.items():
             if peer != uuid:
@@ -543,7 +523,6 @@ def _nvlink_lanes(found: Mapping[str, _Looked]) -> dict[str, dict[str, int]]:
 
 
 def _nvlink_remotes(handle: Any) -> Iterator[str]:
-    """Yield the address at the other end of each active link: a GPU or an NVSwitch."""
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
             active = nvml.nvmlDeviceGetNvLinkState(handle, link)
@@ -562,10 +541,8 @@ def _hold_memory(card: Any, cgroup: Path, memory: int) -> bool:
     """Limit the processes of a cgroup to `memory` bytes of the GPU; see `DeviceBackend`.
 
     Drivers have such limits from R615 on, for root on Linux, and only for whole GPUs. NVML opens
-    the folder of the cgroup, so the path is one of this process's own files. A limit ends with its
-    cgroup. The current limit is read first, so nothing needs to be remembered here.
-
-    Raises NVMLError."""
+    the folder of the cgroup, so the path is one of this process's own files. A limit ends with
+    its cgroup."""
     folder = os.fsencode(cgroup)
     found = nvml.c_nvmlGetMemoryLimits_v1_t(folder)
     try:

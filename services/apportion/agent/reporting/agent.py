@@ -7,9 +7,8 @@ across crashes.
 
 Which inventory events to write follows from the ledger and the devices alone (`news`), and an
 event's id is a digest of its content and the revision that it follows. So a restart, a second
-agent or a retry writes the same event once. An intake judges and appends the events. Invariants:
-nothing is written while nothing differs. A request without an answer is sent again with the same
-bytes. A refusal ends the request, is logged, and affects nothing else."""
+agent or a retry writes the same event once. An intake judges and appends the events; a refusal
+is logged. Invariants: nothing is written while nothing differs; a retry sends the same bytes."""
 
 import asyncio
 import contextlib
@@ -243,9 +242,8 @@ class Agent:
         await self._reader.run()
 
     async def watch(self) -> None:
-        """Report every node now and whenever its devices or the configuration change.
-
-        Raises DevicesUnavailable if the devices of a node cannot be listed."""
+        """Report every node now and whenever its devices or configuration change. Raises
+        DevicesUnavailable."""
         await self._reader.caught_up()
         self._begun = self._reader.revision
         async with asyncio.TaskGroup() as group:
@@ -387,11 +385,9 @@ class Agent:
     def _noticed(self, node_name: str) -> None:
         """Check an inventory event, just folded, of one of our nodes.
 
-        Two agents with the same node name would overwrite each other for ever. So this one logs
-        the other's report and reports again only when its own devices change. An event decided
-        before this life began is no other agent's: an earlier life of ours sent it, and it
-        arrives only now. That life may have read as far as this one had at its start, hence
-        `<=`."""
+        Two agents with the same node name would overwrite each other for ever. So this one only
+        logs the other's report. An event decided before this life began was sent by an earlier
+        life of ours, which may have read as far as this one had at its start, hence `<=`."""
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return
@@ -447,8 +443,7 @@ class Agent:
         """Report that the claim is allocated or, if there is `trouble`, that allocation failed.
 
         Return True if the ledger has the answer; an intake refuses it if the claim was voided.
-        The kubelet retries, so an answer is not repeated. An allocated pod stays so, whatever
-        keeps its container from restarting."""
+        The kubelet retries, so an answer is not repeated, and an allocated pod stays allocated."""
         if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
             return True
         digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
@@ -477,10 +472,6 @@ class Agent:
 async def _after(
     event: asyncio.Event, report: Callable[[], Awaitable[None]], *, pause_s: float = 0.0
 ) -> None:
-    """Call `report` `pause_s` seconds after each time the event is set.
-
-    What caused a refusal may be fixed where the node does not see it: another node no longer has
-    the device, or an intake has learned its model."""
     while True:
         await event.wait()
         await asyncio.sleep(pause_s)

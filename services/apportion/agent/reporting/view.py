@@ -1,7 +1,6 @@
 """What the ledger says about the nodes of one agent, as far as the agent acts on it.
 
-A small fold of its own: it reads the nodes' inventory, placements, bindings and allocations, never
-the whole cluster. It cannot judge whether a placement was accepted; the binder can, and its event's
+A small fold that cannot judge whether a placement was accepted; the binder can, and its event's
 `cause` names the one that it bound. Invariant: a claim is due exactly while the ledger has its
 placement and binding, but neither an answer nor a void. So after a restart, what is due is what is
 left to do.
@@ -212,9 +211,7 @@ class FleetView:
     def __init__(
         self, nodes: Iterable[str], *, remember: bool = False, rules: Rules | None = None
     ) -> None:
-        """`remember`: keep claims after they are answered, for a kubelet that asks for them.
-
-        `rules` are those by which the ledger is read."""
+        """`remember`: keep claims after they are answered, for a kubelet that asks for them."""
         self._remember = remember
         self.rules = rules or Rules()
         self.nodes = {name: NodeView() for name in nodes}

@@ -59,9 +59,8 @@ class Daemons:
         self._alone = asyncio.Lock()
 
     async def ensure(self, card: str, memory_mib: int) -> None:
-        """Start the device's daemon if needed, and limit each client to `memory_mib`.
-
-        Raises NotMade if it does not start; the message has its output."""
+        """Start the device's daemon if needed, and limit its clients to `memory_mib`. Raises
+        NotMade."""
         async with self._alone:
             if not await self._lives(card):
                 await self._start(card)
@@ -130,9 +129,6 @@ class Daemons:
         return await self._run(card, [CONTROL], "".join(f"{line}\n" for line in lines))
 
     async def _run(self, card: str, words: Sequence[str], said: str = "") -> tuple[int, str]:
-        """The exit status and output of a command about the device's daemon.
-
-        Raises NotMade if the program is missing or does not end."""
         home = self._folder / card
         environ = os.environ | {
             "CUDA_VISIBLE_DEVICES": card,
@@ -177,8 +173,7 @@ class Instances:
     ) -> dict[Share, MadeInstance]:
         """Make the MIG instances of one container's shares.
 
-        Raises NotMade if one is impossible; the message names the conflict. Raises OSError if
-        one cannot be recorded as ours."""
+        Raises NotMade if one is impossible; the message names the conflict. Raises OSError."""
         made: dict[Share, MadeInstance] = {}
         for share in wanted:
             if share.instance is not None:
@@ -309,11 +304,8 @@ class DriverLimits:
         return {each: self._found.get(each) or self._folder(each) for each in cgroups}
 
     def _folder(self, cgroup: str) -> Path:
-        """Return the folder of the cgroup, which may not exist.
-
-        A process in its own cgroup namespace, such as an agent in a pod, sees only a path up
-        from its own cgroup and the end of the path. The end has the container's id, and is
-        searched for below the kubelet's folders."""
+        # To a process in its own cgroup namespace, such as an agent in a pod, the kernel gives a
+        # path up from its own cgroup. The end of it has the container's id.
         _, up, end = cgroup.rpartition(_UP)
         end = end.lstrip("/")
         if up:

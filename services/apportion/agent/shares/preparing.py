@@ -135,15 +135,12 @@ class SharePreparing:
         raise NotPrepared(problem)
 
     async def live_shares(self, *, but: str = "") -> list[Share]:
-        """The shares that may be in use on this node, without those of the pod `but`.
-
-        (That pod's own containers make way for one another.) Raises NotPrepared if the books cannot
-        be read.
+        """The shares that may be in use on this node, without those of the pod `but`. Raises
+        NotPrepared.
 
         No event tells an agent that a pod is gone. The kubelet keeps a pod in its checkpoint
-        until its containers have ended, and the ledger has its shares. A pod that is not in the
-        ledger got nothing from us. Invariant: once the ledger was read to its end, no container
-        of ours uses any other share."""
+        until its containers have ended, and the ledger has its shares. Invariant: once the
+        ledger was read to its end, no container of ours uses any other share."""
         pods = await self.hands.books.pods() - {but}
         claims = [claim.placed for pod, claim in self.view.held.items() if pod in pods]
         return [share for each in claims for share in (*each.shares, *each.borrowed)]
@@ -155,9 +152,7 @@ class SharePreparing:
         return self.granted(self._held(claim, container, source)).edits
 
     def kept(self, configuration: object) -> list[Kept]:
-        """The required content of the regions of all containers here, by the ledger.
-
-        Plans are cached by claim. All are remade once the configuration or the devices change."""
+        """The required content of the regions of all containers here; cached by claim."""
         planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()
@@ -183,9 +178,7 @@ class SharePreparing:
                     yield Kept(claim.placed.namespace, plan)
 
     async def resize(self, pod: str) -> None:
-        """Apply the current limits in the ledger to the running containers of a pod.
-
-        Containers that have not started get them when they do."""
+        """Apply the current limits in the ledger to the running containers of a pod."""
         claim = self.view.held.get(pod)
         if claim is None:
             return
@@ -206,10 +199,9 @@ class SharePreparing:
     async def _made(self, claim: Claim, holder: Holder) -> Grant:
         """Make what the container gets.
 
-        Raises GrantRefused if the node cannot provide what the ledger says. Raises NotMade if a
-        device cannot be brought into the state that the share needs. Raises NotPrepared if the
-        kubelet's books cannot be read. Raises RegionInvalid if the container has more devices
-        than a region has room for. Raises OSError if the disk is full or not writable."""
+        Raises GrantRefused if the node cannot provide what the ledger says, NotMade if a device
+        cannot be prepared, NotPrepared if the kubelet's books cannot be read, RegionInvalid if
+        the container has too many devices, OSError."""
         hands = self.hands
         shares, container = self._shares(claim, holder)
         needed: list[Share] = []
@@ -235,7 +227,6 @@ class SharePreparing:
         shares: Iterable[Share],
         instances: Mapping[Share, MadeInstance] | None = None,
     ) -> Held:
-        """Raises GrantRefused if the container has nothing that is here."""
         return Held.of(
             claim.pod,
             container,
@@ -281,12 +272,9 @@ class SharePreparing:
 
 
 def _check(holder: Holder, to: str, edits: Edits) -> None:
-    """Check that Allocate gave the container what is meant for it, or something identical.
+    """Raises GrantRefused if Allocate gave the container something else than is meant for it.
 
-    After a resize a container has an older environment; HAMi-core goes by its region.
-
-    Raises GrantRefused if Allocate gave it something else, because that cannot be changed any
-    more."""
+    After a resize a container has an older environment; HAMi-core goes by its region."""
     if not holder.handed:
         raise GrantRefused("the kubelet's checkpoint does not say what it was given at Allocate")
     for handed in holder.handed:

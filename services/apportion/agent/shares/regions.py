@@ -66,10 +66,8 @@ class Regions:
     def ensure(self, plan: RegionPlan, *, starting: bool = False) -> None:
         """Create the region, or set these limits in the existing one.
 
-        `starting`: the container has no process left.
-
-        Raises OSError if the disk is full or not writable. Raises RegionInvalid if there are
-        more devices than a region has room for."""
+        `starting`: the container has no process left. Raises OSError if the disk is full or not
+        writable, RegionInvalid if there are more devices than a region has room for."""
         path = Path(plan.path)
         with self._lock:
             open_to_all(path.parent)
@@ -128,9 +126,6 @@ class Regions:
         return breaches
 
     def _restored(self, plan: RegionPlan, files: ExitStack) -> tuple[Region, bool, list[Breach]]:
-        """Return the region, whether it differed, and the breaches.
-
-        Raises OSError, RegionInvalid."""
         path = Path(plan.path)
         whose = _pod(path.parent), _container(path)
         try:
@@ -146,7 +141,6 @@ class Regions:
         return Region(files.enter_context(SharedFile(path))), True, removed
 
     def _make(self, plan: RegionPlan) -> None:
-        """Replace whatever is there by a new region. Raises OSError, RegionInvalid."""
         path = Path(plan.path)
         if path.is_dir() and not path.is_symlink():
             remove(path, REMOVED_MAX)
@@ -219,9 +213,8 @@ class SharedFile:
     a single name is opened. It is not mapped, so its owner cannot crash us by truncating it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if it does not exist.
-
-        Raises RegionInvalid if it is not a regular file or has another name."""
+        """Raises OSError if it does not exist, RegionInvalid if it is irregular or has another
+        name."""
         # Opening a device can have side effects; O_PATH only looks at it.
         looked = os.open(path, _LOOK)
         try:
@@ -255,12 +248,10 @@ class SharedFile:
 
 
 def remove(folder: Path, most: int) -> int:
-    """Remove a folder and at most `most` entries in it; return how many were removed.
+    """Remove a folder and at most `most` entries in it; return how many. Raises OSError.
 
     Nested folders are moved to the top and emptied there, so this neither recurses nor has more
-    than two folders open. It follows no links.
-
-    Raises OSError if an entry cannot be removed."""
+    than two folders open. It follows no links."""
     done = 0
     top = os.open(folder, _FOLDER)
     try:
@@ -281,7 +272,6 @@ def remove(folder: Path, most: int) -> int:
 
 
 def _emptied(top: int, name: str, most: int) -> int:
-    """Unlink the files of one folder and move its folders up into `top`; return how many."""
     done = 0
     inner = os.open(name, _FOLDER, dir_fd=top)
     try:

@@ -97,9 +97,8 @@ class ShareLifecycle:
         await asyncio.to_thread(self._make_places)
 
     async def look(self) -> set[str]:
-        """Return the uids of the pods in the books; the view keeps their claims.
-
-        Raises NotPrepared."""
+        """Return the uids of the pods in the books; the view keeps their claims. Raises
+        NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods
@@ -135,8 +134,6 @@ class ShareLifecycle:
             await view.was_resized.wait()
 
     async def _tidy(self) -> None:
-        """Remove what belonged to pods that the books no longer have, and find daemons that
-        died."""
         await self._agent.reported(1)  # the ledger has been read to its end
         while True:
             try:
@@ -166,11 +163,9 @@ class ShareLifecycle:
         self._daemons_seen.set()
 
     async def _report_daemons(self) -> None:
-        """Report a device as failed when its MPS daemon died, and as healthy once that runs again.
-
-        This is a separate loop, so that no container's start waits for the ledger."""
         node = self._node
         while True:
+            # A separate loop, so that no container's start waits for the ledger.
             await self._daemons_seen.wait()
             self._daemons_seen.clear()
             died, self._daemons_died = self._daemons_died, set()
@@ -293,7 +288,6 @@ def _key(found: Breach) -> _Key:
 
 
 def _share(claim: Claim, found: Breach) -> Share | None:
-    """The container's share of the device, if the pod itself (not a borrower) has it."""
     for share in (*claim.placed.shares, *claim.placed.borrowed):
         if (share.container, share.device) == (found.container, found.device):
             return share if found.device in claim.devices else None

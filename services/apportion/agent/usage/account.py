@@ -147,14 +147,12 @@ def saved(accounts: Iterable[Account]) -> bytes:
 
 
 def restored(data: bytes) -> list[Account]:
-    """Decode saved accounts.
-
-    Raises ValueError if the bytes are broken (msgspec.DecodeError is one)."""
+    """Decode saved accounts. Raises ValueError (msgspec.DecodeError is one) if the bytes are
+    broken."""
     return [Account.of_saved(each) for each in _decode(data)]
 
 
 def _used(kind: type[_Used], sums: Iterable[_Share | _Unshared]) -> Iterator[_Used]:
-    """The sums as structs of the ledger, which have the same field names."""
     for each in sums:
         fields = {name: getattr(each, name) for name in kind.__struct_fields__}
         try:
@@ -166,7 +164,7 @@ def _used(kind: type[_Used], sums: Iterable[_Share | _Unshared]) -> Iterator[_Us
 
 
 def _programs(unshared: Iterable[Unshared]) -> dict[tuple[str, str, str], int]:
-    """Sum bytes by device, command and pod, because processes come and go while programs stay."""
+    # By program, because processes come and go.
     held: dict[tuple[str, str, str], int] = {}
     for each in unshared:
         key = (each.device, each.owner.command[:TEXT_MAX], each.owner.pod)

@@ -1,10 +1,10 @@
 """Metrics of use under our own names and, on request, under those of replaced systems.
 
-Dashboards for other systems keep working, with the same names and units (their ratios are
-percent): HAMi's vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), the monitor of
-volcano-vgpu-device-plugin (`cmd/vgpu-monitor/metrics.go`) and gpu-manager (its display of
-metrics). Invariant: every series is about something that is on the node now; there are no more
-series than shares, devices and programs."""
+Their dashboards keep working, with the same names and units (ratios are percent): HAMi's
+vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), the monitor of volcano-vgpu-device-plugin
+(`cmd/vgpu-monitor/metrics.go`) and gpu-manager (its display of metrics). Invariant: every series
+is about something that is on the node now; there are no more series than shares, devices and
+programs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
@@ -64,7 +64,6 @@ class _Monitor(NamedTuple):
 def _gauges(
     prefix: str, text: str, labels: tuple[str, ...], *rows: tuple[str, str, str]
 ) -> dict[Family, str]:
-    """Map gauges to fields, from rows of name, meaning and field; `text` formats the meaning."""
     return {
         Family(prefix + name, text.format(meaning), labels): field for name, meaning, field in rows
     }
@@ -187,7 +186,6 @@ _TOTAL = "total"
 
 
 def _gpu_manager(seen: Seen) -> Iterator[Sample]:
-    """Yield a container's use of each device, and its sums over them."""
     containers: dict[tuple[str, str, str, str], list[Use]] = {}
     for use in seen.look.uses:
         labels = (use.container, use.namespace, seen.node, use.name)

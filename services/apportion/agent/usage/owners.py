@@ -84,8 +84,8 @@ def _container(mounts: str, pod: str) -> str:
 
 
 def _life(folder: str) -> tuple[str, str] | None:
-    """The program and start time of a process, which tell it from a later one with the same id."""
     try:
+        # The start time tells the process from a later one with the same id.
         program, _, fields = _text(f"{folder}/stat").rpartition(")")
         return program, fields.split()[_STARTED]
     except (OSError, IndexError):

@@ -129,7 +129,6 @@ class Sampling:
             await asyncio.sleep(max(0.0, now_s + self._sample_s - self._clock.monotonic()))
 
     async def _looked(self) -> bool:
-        """Take one sample; return True if it succeeded."""
         # Processes before pods: a pod is in the books before its first process runs.
         loads = await self._node.backend.loads()
         try:
@@ -204,7 +203,6 @@ class Sampling:
         )
 
     async def _record_closed(self) -> None:
-        """Append the closed hours, the oldest first, until cancelled."""
         while True:
             while len(self._accounts) > 1:
                 account = self._accounts[0]

@@ -255,7 +255,6 @@ class Counted:
         self._used[key] = (memory + (process.memory or 0), both)
 
     def _share(self, load: Load, owner: Owner) -> Share | None:
-        """The share of the process's own container, or else of its pod."""
         claim = self._claims.get(owner.pod)
         if claim is None:
             return None
@@ -271,18 +270,17 @@ class Counted:
 def _measured(
     claim: Claim, container: str, readings: Mapping[Container, Mapping[str, Reading]]
 ) -> Mapping[str, Reading]:
-    """The readings of the container's region, unless it names devices that are not the container's.
-
-    HAMi-core writes down all that NVML lists, but uses CUDA's order; see `Regions`."""
+    # HAMi-core writes down all that NVML lists, but uses CUDA's order (see `Regions`), so a region
+    # that names devices of other containers is ignored.
     found = readings.get((claim.pod, container), {})
     held = {share.device for share in claim.placed.shares if share.container == container}
     return found if found.keys() <= held else {}
 
 
 def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[int, Share]]:
-    """Yield the shares, each with its index in its container: NVML's order, as in a grant."""
     counts: dict[str, int] = {}
     here = [share for share in claim.placed.shares if share.device in devices]
+    # NVML's order, as in a grant.
     here.sort(key=lambda share: (devices[share.device].index, _start(share)))
     for share in here:
         position = counts.get(share.container, 0)
@@ -295,7 +293,7 @@ def _start(share: Share) -> int:
 
 
 def _cut(instance: MigInstance | None) -> MigInstance | None:
-    """The instance as a driver knows it, without its group."""
     if instance is None:
         return None
+    # A driver does not know groups.
     return msgspec.structs.replace(instance, group="", position=0)

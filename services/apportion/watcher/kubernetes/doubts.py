@@ -89,7 +89,6 @@ class Doubts:
                 self._revisions.note(subject_of(PodGone(uid=uid)), ended)
 
     def _may_wait_again(self, pod: PodView) -> bool:
-        """True if a pod without a node that ended may be submitted again; if not yet, note it."""
         if pod.deleting:
             return False
         due_s = self._later.setdefault(pod.uid, self._clock.monotonic() + AGAIN_S)
@@ -110,9 +109,6 @@ class Doubts:
                 del self._later[uid]
 
     async def _ask(self, pod: PodView) -> bool:
-        """Query the pod; return False if the API server does not answer.
-
-        A running pod is no longer doubted, unless the watch has not reported its node yet."""
         try:
             found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
         except KubeRefused as error:
@@ -120,6 +116,7 @@ class Doubts:
         except KubeUnavailable:
             return False
         else:
+            # A running pod is no longer doubted, unless the watch has not reported its node yet.
             same = (found.metadata.uid, found.spec.node_name) == (pod.uid, pod.node)
             if same and found.status.phase not in ENDED:
                 self._uids.pop(pod.uid, None)

@@ -326,7 +326,6 @@ class Facts:
         return Fact(data, f"{subject_of(data)}/{type(data).__name__}/{expect}", expect)
 
     def _observed(self, node: NodeObserved) -> NodeObserved:
-        """The node, less what is taken by pods that the ledger has not placed there."""
         cpu_milli, memory_mib, pods = node.cpu_milli, node.memory_mib, node.pods
         extended = dict(node.extended)
         unnamed: set[str] = set()
@@ -376,7 +375,6 @@ def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
 
 
 def _bound_by_another(known: PodState, pod: PodView) -> bool:
-    """True if the cluster has a binding, older than the placement, that the ledger voided."""
     placed = known.placement
     return (
         known.phase is Phase.PLACED
@@ -423,7 +421,6 @@ class FactWriting:
             await reader.reached(max(revisions))
 
     async def _write(self, ledger: Ledger, fact: Fact, basis: int) -> int:
-        """Append one event; return the revision that the fold must reach, 0 if unknown."""
         try:
             draft = self._publisher.draft(fact.data, event_id=fact.event_id, basis=basis)
         except InvalidEvent as error:

@@ -79,7 +79,6 @@ class Ineffective:
             await self._clock.pause(PACE_S if done else AGAIN_S)
 
     async def _tell(self, about: Subject, said: str) -> bool:
-        """Write the event; return False if it must be retried."""
         namespace = about.namespace or "default"
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
         body = msgspec.json.encode(self._event(about, namespace, said))

@@ -348,9 +348,6 @@ class ObjectReader:
         return view
 
     def _read(self, raw: bytes, view: PodView, *, chooser: str) -> None:
-        """Read the pod as a draft; with a `chooser` of its node, only its devices and volumes.
-
-        Pods of one template differ only in their names, and are read once."""
         template = _template(raw)
         draft = self._drafts.get(template)
         if draft is None:
@@ -371,13 +368,10 @@ class ObjectReader:
                 view.draft, view.problem = None, error
 
     def _drafted(self, document: dict[str, Any], *, chosen: bool) -> PodDraft:
-        """The single pod of a document.
-
-        If another scheduler has `chosen` its node or will, only its devices and volumes are
-        read. Raises ManifestError if it cannot be read."""
         if not chosen:
             (draft,) = read_document(document, self._config).pods
             return draft
+        # Another scheduler chooses the node: only devices and volumes matter.
         config = msgspec.structs.replace(self._config, gangs=False)
         (draft,) = read_document(devices_only(document), config).pods
         found = node_needs.mounted(document["spec"].get("volumes"))
@@ -437,9 +431,8 @@ class ObjectReader:
         )
 
     def group(self, raw: bytes, api_version: str) -> tuple[PodGroupObserved, bool]:
-        """Read a PodGroup, and whether Volcano's controllers wait for it to be admitted.
-
-        Raises ManifestError if it cannot be read."""
+        """Read a PodGroup, and whether Volcano's controllers wait to admit it. Raises
+        ManifestError."""
         document = _decode_any(raw) | {"apiVersion": api_version, "kind": "PodGroup"}
         meta = document["metadata"]
         found = of_annotations(meta.get("annotations") or {}, _NOTES)
@@ -450,9 +443,7 @@ class ObjectReader:
         return group, not api_of(group.group) and phase in {"", "Pending"}
 
     def queue(self, raw: bytes) -> QueueObserved:
-        """Read a Volcano Queue; CPU is in thousandths and memory in MiB.
-
-        Raises ManifestError if its card quota cannot be read."""
+        """Read a Volcano Queue; CPU is in thousandths and memory in MiB. Raises ManifestError."""
         document = _decode_any(raw)
         spec, status = document.get("spec") or {}, document.get("status") or {}
         notes = document["metadata"].get("annotations") or {}
@@ -472,9 +463,8 @@ class ObjectReader:
         )
 
     def quota(self, raw: bytes) -> QuotaObserved | None:
-        """Read a ResourceQuota; None if it does not limit extended resources.
-
-        Raises ManifestError if it cannot be enforced."""
+        """Read a ResourceQuota; None if it does not limit extended resources. Raises
+        ManifestError."""
         document = _decode_any(raw)
         meta, hard = document["metadata"], extended_limits(document)
         if not hard:
@@ -487,9 +477,7 @@ class ObjectReader:
         )
 
     def budget(self, raw: bytes) -> BudgetObserved:
-        """Read a PodDisruptionBudget.
-
-        Raises ManifestError if its selector cannot be read."""
+        """Read a PodDisruptionBudget. Raises ManifestError if its selector cannot be read."""
         found = _decode_budget(raw)
         meta, selector = found.metadata, found.spec.selector
         return BudgetObserved(
@@ -511,12 +499,10 @@ def _init_role(container: _Container) -> Role:
 
 
 def _template(raw: bytes) -> tuple[bytes, ...]:
-    """Everything in a pod that a draft is made of, without its name and its token volume's.
-
-    The API server names that volume `kube-api-access-` and five characters."""
     pod = _decode_parts(raw)
     meta = pod.metadata
     parts = (meta.annotations, meta.labels, meta.owner_references, meta.namespace)
+    # The API server names the token's volume `kube-api-access-` and five characters.
     return (_TOKEN_VOLUME.sub(b"", bytes(pod.spec)), *map(bytes, parts))
 
 

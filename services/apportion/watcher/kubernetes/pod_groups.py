@@ -96,7 +96,6 @@ class PodGroupView(Marks):
 
 
 def _api(api_version: str) -> str:
-    """The API group in a gang's name; empty for Volcano's."""
     return "" if api_version == VOLCANO else api_version.partition("/")[0]
 
 

@@ -67,9 +67,8 @@ class ResourceClaimView:
     def drafted(self, raw: bytes, draft: PodDraft) -> PodDraft | None:
         """Add what the claims request to a pod's draft; None until all of them exist.
 
-        The pod is kept until `follow` says that it no longer waits, because its claims may change.
-
-        Raises ManifestError if the pod cannot have what it names."""
+        The pod is kept until `follow` says that it no longer waits, because its claims may
+        change. Raises ManifestError if the pod cannot have what it names."""
         pod = PodClaims(raw)
         self._forget(pod.pod)
         self._waiting[pod.pod] = raw, pod.keys

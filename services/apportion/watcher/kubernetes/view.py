@@ -107,7 +107,6 @@ class ClusterView:
         }
 
     def _mirrors(self) -> dict[str, Mirror[Any]]:
-        """The mirrors, in the order in which they are written to the ledger."""
         reader, state = self._reader, self._state
         common: dict[str, Any] = {"stir": self.stirred.set, "problem": self._problem}
         return {

@@ -179,9 +179,8 @@ class KubernetesWatching:
         return late + any_problem(self._watches)
 
     def _returned(self, since_s: float) -> None:
-        """List and compare everything: the API server was away, or has an older copy of its data.
-
-        Other watches may still be open without delivering anything."""
+        # Other watches may still be open without delivering anything, so everything is listed
+        # again.
         self._returns += 1
         if not self._unsettled:
             self._unsettled = "the API server was away: the cluster is compared with the ledger"
@@ -194,7 +193,6 @@ class KubernetesWatching:
         return all(watch.in_step for watch in self._watches.values())
 
     async def _probe(self) -> None:
-        """Notice an API server that was restored while connections stayed open."""
         while True:
             await self._clock.pause(PROBE_S)
             self._doubts.mark_due()
@@ -246,7 +244,6 @@ class KubernetesWatching:
                     self._unsettled = ""
 
     async def _follow(self, reader: Reader[Change], ledger: Ledger, *, for_s: float) -> None:
-        """Write changes for `for_s` seconds, or until all is listed again after an outage."""
         try:
             async with asyncio.timeout(for_s) as turn:
                 while True:
@@ -288,7 +285,6 @@ class KubernetesWatching:
         return written
 
     def _steps(self, marked: Marked, pods: list[str]) -> Iterator[list[Fact]]:
-        """Yield what to write, each step on the state that the previous one made."""
         facts = self._facts
         # Yielded even if empty, because the pods' claims are read after it.
         yield [*facts.ends(self._unchanged(marked.pods))]
@@ -306,15 +302,12 @@ class KubernetesWatching:
         yield [*facts.arrivals(uid for uid in pods if uid not in self._doubts)]
 
     def _unchanged(self, uids: Iterable[str]) -> list[str]:
-        """Pods that have not changed since they were taken; changed ones are compared again.
-
-        The cause of a change, such as a binding, may be in the ledger beyond what is folded."""
+        # Changed pods are compared again: the cause, such as a binding, may not be folded yet.
         return [uid for uid in uids if uid not in self._view.marked.pods]
 
     # -------------------------------------------------------------- pods that run already
 
     def _adoptions(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Pods to adopt. A pod that the ledger cannot account for is reported and counted once."""
         certain = [uid for uid in uids if uid not in self._doubts]
         for data, problem in self._facts.adoptions(certain):
             if not problem:
@@ -332,7 +325,6 @@ class KubernetesWatching:
                 yield from self._facts.conflict(data, problem)
 
     async def _read_claims(self, uids: Iterable[str]) -> None:
-        """Read the claims of pods that the ledger had until now."""
         for pod in self._view.unread(uids):
             try:
                 raw = await self._api.get(pod_path(pod.namespace, pod.name))
@@ -347,7 +339,6 @@ class KubernetesWatching:
     # -------------------------------------------------------------- the whole
 
     async def _compare(self, reader: Reader[Change], ledger: Ledger) -> None:
-        """Compare everything: what is found now should have been noticed before."""
         for uid in self._conflicts.keys() - self._view.pods.keys():
             del self._conflicts[uid]
         await self._ask_for(reader, ledger, self._view.unseen()[:ASKED_MAX])
@@ -360,7 +351,6 @@ class KubernetesWatching:
         await self._compare_annotations(reader, ledger)
 
     async def _compare_annotations(self, reader: Reader[Change], ledger: Ledger) -> None:
-        """Compare the annotations of bound pods with the ledger, which is authoritative."""
         facts = list(self._facts.annotations())
         for fact in facts:
             self.repairs["annotation"] += 1
@@ -369,7 +359,6 @@ class KubernetesWatching:
         await self._writing.append(reader, ledger, facts)
 
     async def _ask_for(self, reader: Reader[Change], ledger: Ledger, uids: Iterable[str]) -> None:
-        """Query pods that the ledger has and no watch has reported."""
         for uid in uids:
             known = self._state.pods.get(uid)
             about = known.submitted if known else self._state.rejected.get(uid)
@@ -391,9 +380,6 @@ class KubernetesWatching:
                 self._view.note_gone(uid, DELETED)
 
     async def _ask_for_unbound(self, pods: Iterable[PodView]) -> None:
-        """Query pods that are bound in the ledger but have no node in the cluster.
-
-        A restored API server has lost the binding. Such a pod ends, and is submitted again."""
         for pod in pods:
             try:
                 found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
@@ -401,6 +387,7 @@ class KubernetesWatching:
                 continue
             except KubeUnavailable:
                 return
+            # A restored API server has lost the binding. The pod ends, and is submitted again.
             if found.metadata.uid == pod.uid and not found.spec.node_name:
                 _log.warning(
                     "pod %s/%s: the API server has lost its binding", pod.namespace, pod.name

@@ -103,7 +103,6 @@ class ManifestFolder(Source):
         await asyncio.sleep(self._interval_s)
 
     def _look(self, configuration: Configuration) -> bool:
-        """Read changed files and forget removed ones; return True if there were any."""
         if configuration != self._configuration:
             self._configuration = configuration
             for file in self._files.values():
@@ -128,7 +127,6 @@ class ManifestFolder(Source):
         return moved
 
     def _glimpse(self) -> dict[str, tuple[_Signature, float]] | None:
-        """Each manifest's signature, and since when; None while the folder cannot be read."""
         found: dict[str, tuple[_Signature, float]] = {}
         problem = ""
         now_s = self._clock.monotonic()
@@ -155,7 +153,6 @@ class ManifestFolder(Source):
         return None if problem else found
 
     def _gathered(self) -> Observation:
-        """All files together; a pod or gang in two files is taken from the first one by name."""
         pods: dict[str, PodDraft] = {}
         groups: dict[str, PodGroupObserved] = {}
         owner: dict[str, str] = {}
@@ -179,9 +176,6 @@ class ManifestFolder(Source):
 
 
 def _signature(path: Path) -> _Signature | None:
-    """The file's signature; None if it is no regular file or is gone.
-
-    Raises OSError if that cannot be determined."""
     try:
         found = path.stat()
     except OSError as error:
@@ -196,7 +190,6 @@ def _signature(path: Path) -> _Signature | None:
 def _read(
     path: str, signature: _Signature, before: _File | None, configuration: Configuration
 ) -> _File:
-    """Read the file; parts that are now broken keep their previous content."""
     file = _File(signature)
     for found in _manifests(path, configuration):
         if isinstance(found, Problem):
@@ -219,7 +212,6 @@ def _read(
 
 
 def _manifests(path: str, configuration: Configuration) -> Iterator[Manifest | Problem]:
-    """Read what is in the file; objects that are not workloads are skipped, as by every verb."""
     found = list(read_manifests_of(Path(path).parent, Path(path)))
     contents = [each.content for each in found if isinstance(each, Document)]
     passed_over = [name for content in contents for name in others_in(content)]

@@ -46,13 +46,10 @@ class ByHand:
         self._publisher = publisher
 
     async def let_go(self, ledger: Ledger) -> None:
-        """Move all pods that are evicted now; the fold must be up to date.
-
-        Raises LedgerError if looking again cannot help."""
+        """Move all pods that are evicted now; the fold must be up to date. Raises LedgerError."""
         await asyncio.gather(*(self._move(unit, ledger) for unit in self._units()))
 
     def _units(self) -> Iterator[list[PodState]]:
-        """The evicted pods, those of one gang together, in the order of their evictions."""
         if self._state.of_kubernetes:
             return
         units: dict[str, list[PodState]] = {}
@@ -131,7 +128,6 @@ class Watching:
             await self._moved()
 
     async def _settle(self, reader: Reader[Change], ledger: Ledger) -> None:
-        """Append until nothing differs, or until appending makes no difference."""
         before: list[Fact] = []
         while True:
             stirred = self._stirred.is_set()
@@ -157,11 +153,9 @@ class Watching:
             before = facts
 
     async def _recall(self, wanted: Observation, ledger: Ledger) -> None:
-        """Find out how often a pod was submitted that ended before our snapshot.
-
-        The server would drop its next incarnation under an id that it still remembers."""
         if not self._forgetful:
             return
+        # The server would drop the next incarnation under an id that it still remembers.
         for key in self._known.forgotten(wanted):
             number = 0
             while await ledger.last_on_subject(
@@ -171,7 +165,6 @@ class Watching:
             self._known.recall(key, number)
 
     async def _append(self, facts: list[Fact]) -> list[PodSubmitted]:
-        """Append, and return the pods whose id the ledger had already."""
         basis = self._state.revision
         done = await asyncio.gather(
             *(
@@ -186,7 +179,6 @@ class Watching:
         ]
 
     async def _moved(self) -> None:
-        """Return when the source, or what the ledger has of it, may have changed."""
         waits = {
             asyncio.create_task(self._source.changed()),
             asyncio.create_task(self._stirred.wait()),
