@@ -118,8 +118,6 @@ class ClaimDoor:
             await self._server.stop(grace=None)
             self._server = None
 
-    # -------------------------------------------------------------- registration
-
     async def _info(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         return pb.PluginInfo(
             type="DRAPlugin",
@@ -134,8 +132,6 @@ class ClaimDoor:
             self._problem = f"the kubelet does not take the DRA plugin: {request.error}"
             _log.error("%s", self._problem)
         return pb.Empty()
-
-    # -------------------------------------------------------------- health
 
     async def _health(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002
         while True:
@@ -157,8 +153,6 @@ class ClaimDoor:
                 health_check_timeout_seconds=6 * int(HEALTH_S),
                 message=device.health_reason,
             )
-
-    # -------------------------------------------------------------- claims
 
     async def _prepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         answer = pb.PreparedClaims()

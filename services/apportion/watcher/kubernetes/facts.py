@@ -120,8 +120,6 @@ class Facts:
         self._state = state
         self._revisions = revisions
 
-    # -------------------------------------------------------------- pods that leave
-
     def ends(self, uids: Iterable[str]) -> Iterator[Fact]:
         """Pods of the ledger that no longer have or need anything."""
         for uid in uids:
@@ -160,8 +158,6 @@ class Facts:
         if pod.node and known is not None and _bound_by_another(known, pod):
             return f"bound to {pod.node} by attempt {pod.attempt}, which was given up"
         return ""
-
-    # -------------------------------------------------------------- pods that run already
 
     def adoptions(self, uids: Iterable[str]) -> Iterator[Adoption]:
         """Pods on a node without a placement in the ledger, and their devices."""
@@ -235,8 +231,6 @@ class Facts:
                     DifferenceFound(kind="missed", name=about[:NAME_MAX], cluster=kind)
                 )
 
-    # -------------------------------------------------------------- pods that come
-
     def arrivals(self, uids: Iterable[str]) -> Iterator[Fact]:
         """Pods that need a placement, and pods that cannot be read."""
         for uid in uids:
@@ -267,8 +261,6 @@ class Facts:
             expect = self._revisions.of(data)
             yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
 
-    # -------------------------------------------------------------- pods that change
-
     def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
         """Pods that differ from the ledger in labels, gates, CPU, memory or deletion."""
         for uid in uids:
@@ -282,8 +274,6 @@ class Facts:
                 newest = max(known.changed_revision, newest)
                 expect = self._revisions.expected(newest)
                 yield Fact(change_of(pod), f"{uid}/changed/{newest}", expect)
-
-    # -------------------------------------------------------------- nodes, gangs and the rest
 
     def nodes(self, names: Iterable[str]) -> Iterator[Fact]:
         """Nodes that came, changed or left."""

@@ -224,15 +224,11 @@ class ClusterView:
             if view is not None and not (view.node or view.ended or view.deleting)
         ]
 
-    # -------------------------------------------------------------- what the ledger has
-
     def _live(self) -> list[str]:
         return [*self._state.pods, *self._state.rejected]
 
     def _observed(self) -> list[str]:
         return [node.name for node in self._state.nodes.values() if node.observed is not None]
-
-    # -------------------------------------------------------------- pods
 
     def _pod_changed(
         self, uid: str, before: PodView | None, now: PodView | None, version: int
@@ -273,8 +269,6 @@ class ClusterView:
             self.marked.pods[uid] = None
         if self.marked:
             self.stirred.set()
-
-    # -------------------------------------------------------------- nodes
 
     def _read_node(self, raw: bytes) -> tuple[str, NodeObserved | None, int]:
         view = self._reader.node(raw)

@@ -260,8 +260,6 @@ class KubernetesWatching:
         except TimeoutError:
             return
 
-    # -------------------------------------------------------------- one comparison
-
     async def _settle(
         self, reader: Reader[Change], ledger: Ledger, marked: Marked, *, missed: bool = False
     ) -> int:
@@ -305,8 +303,6 @@ class KubernetesWatching:
         # Changed pods are compared again: the cause, such as a binding, may not be folded yet.
         return [uid for uid in uids if uid not in self._view.marked.pods]
 
-    # -------------------------------------------------------------- pods that run already
-
     def _adoptions(self, uids: Iterable[str]) -> Iterator[Fact]:
         certain = [uid for uid in uids if uid not in self._doubts]
         for data, problem in self._facts.adoptions(certain):
@@ -335,8 +331,6 @@ class KubernetesWatching:
             else:
                 if self._view.pods.get(pod.uid) is pod and read_pod(raw).metadata.uid == pod.uid:
                     self._view.audiences["pods"].seen(raw)  # otherwise the watch has reported it
-
-    # -------------------------------------------------------------- the whole
 
     async def _compare(self, reader: Reader[Change], ledger: Ledger) -> None:
         for uid in self._conflicts.keys() - self._view.pods.keys():
