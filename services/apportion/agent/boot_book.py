@@ -8,7 +8,7 @@ starts the containers of the same pod again."""
 import logging
 import threading
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -34,13 +34,20 @@ class BootBook(Generic[T]):
     ) -> None:
         """`proc` is the kernel's /proc; if it is unreadable, boots cannot be told apart."""
         self._path = path
-        self._outlives_boot = outlives_boot
-        self._kind: Any = _File[kind]  # type: ignore[valid-type]
         try:
             boot = (proc / _BOOT).read_text("ascii").strip()
         except OSError:
             boot = ""
-        self._file: _File[T] = self._restored(boot)
+        self._file: _File[T] = _File(boot)
+        try:
+            file = msgspec.json.decode(path.read_bytes(), type=_File[kind])  # type: ignore[valid-type]
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.DecodeError) as error:
+            _log.warning("%s cannot be read, so nothing in it is known: %s", path, error)
+        else:
+            if outlives_boot or file.boot == boot:
+                self._file = file
         self._writing = threading.Lock()
 
     @property
@@ -67,14 +74,3 @@ class BootBook(Generic[T]):
         file = _File(self._file.boot, entries)
         write_whole(self._path, msgspec.json.encode(file))
         self._file = file
-
-    def _restored(self, boot: str) -> _File[T]:
-        file: _File[T]
-        try:
-            file = msgspec.json.decode(self._path.read_bytes(), type=self._kind)
-        except FileNotFoundError:
-            return _File(boot)
-        except (OSError, msgspec.DecodeError) as error:
-            _log.warning("%s cannot be read, so nothing in it is known: %s", self._path, error)
-            return _File(boot)
-        return file if self._outlives_boot or file.boot == boot else _File(boot)

@@ -26,7 +26,7 @@ from apportion.agent.places import Places
 from apportion.agent.reporting.agent import Agent, Node
 from apportion.agent.shares.share_lifecycle import ShareLifecycle
 from apportion.agent.usage.owners import Owner, Owners
-from apportion.core.grants import Edits, Grant
+from apportion.core.grants import Edits
 from apportion.core.grants.on_host import on_host, unheld
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.starting import (
@@ -65,10 +65,26 @@ class RunNode:
         self._agent = agent
         self._node = node
         self._places = places
-        self._runs = runs = _books(places)
+        try:
+            places.state.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=places.state):
+                pass  # check that it is writable
+        except OSError as error:
+            fix = f"{error.strerror}; give a folder that the agent may write, or start it as root"
+            raise ConfigError("--state", str(places.state), fix) from None
+        if not (places.proc / "stat").is_file():
+            fix = "it is not where the kernel tells of itself"
+            raise ConfigError("--proc", str(places.proc), fix)
+        self._runs = runs = Runs(places.state, places.proc)
         self._specifications = Specifications(places.cdi, (places.static_cdi,), places.proc)
         self.lifecycle = ShareLifecycle(
-            agent, node, places, runs, metrics=metrics, clock=clock, adapt=self._adapt
+            agent,
+            node,
+            places,
+            runs,
+            metrics=metrics,
+            clock=clock,
+            adapt=lambda pod, made: on_host(made) if runs.on_host(pod) else made,
         )
         self._serving = False
 
@@ -78,7 +94,7 @@ class RunNode:
 
     async def serve(self, ledger: Ledger) -> None:
         """Answer `apportion run` until cancelled. Raises OSError, LedgerError."""
-        await self.lifecycle.make_places()
+        await asyncio.to_thread(self.lifecycle.make_places)
         await asyncio.to_thread(self._open_places)
         await self._agent.reported(1)  # the ledger has been read to its end by that time
         await ledger.serve(subject_of(self._node.name), self._answer)
@@ -134,27 +150,11 @@ class RunNode:
             )
         return Started(device=device_name(token(asked.pod)), notes=tuple(notes))
 
-    def _adapt(self, pod: str, made: Grant) -> Grant:
-        return on_host(made) if self._runs.on_host(pod) else made
-
     def _open_places(self) -> None:
         # Other users must reach their regions, whatever the agent's umask is.
         for folder in (self._places.state, self._places.state / "shares"):
             if folder.stat().st_uid == os.geteuid():
                 folder.chmod(_TO_BE_READ)
-
-
-def _books(places: Places) -> Runs:
-    try:
-        places.state.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=places.state):
-            pass  # check that it is writable
-    except OSError as error:
-        fix = f"{error.strerror}; give a folder that the agent may write, or start it as root"
-        raise ConfigError("--state", str(places.state), fix) from None
-    if not (places.proc / "stat").is_file():
-        raise ConfigError("--proc", str(places.proc), "it is not where the kernel tells of itself")
-    return Runs(places.state, places.proc)
 
 
 def _make_locks() -> None:
@@ -211,7 +211,10 @@ class Runs:
         """Record a command. Raises NotPrepared if there is no such process, OSError if it cannot
         be written."""
         self.see(life)
-        self._book.note(pod, Run(life, in_container, self._open(life)))
+        # Only root can read the environments of other users' processes.
+        own = os.geteuid()
+        seen = own == 0 or (self._proc / str(life.pid)).stat().st_uid == own
+        self._book.note(pod, Run(life, in_container, seen))
 
     def end(self, pod: str) -> None:
         """Remove a command. Raises OSError."""
@@ -233,7 +236,7 @@ class Runs:
         }
         if over:
             # A run lasts as long as any of its processes, though the first may have ended.
-            over -= await asyncio.to_thread(self._left)
+            over -= await asyncio.to_thread(lambda: {pod for _, pod in marked(MARK, self._proc)})
         try:
             self._book.strike(*over)
         except OSError as error:
@@ -247,14 +250,6 @@ class Runs:
             return None
         pod = self._pod(pid)
         return owner._replace(pod=pod, container=CONTAINER if pod else "", cgroup="")
-
-    def _open(self, life: Life) -> bool:
-        # Only root can read the environments of other users' processes.
-        own = os.geteuid()
-        return own == 0 or (self._proc / str(life.pid)).stat().st_uid == own
-
-    def _left(self) -> set[str]:
-        return {pod for _, pod in marked(MARK, self._proc)}
 
     def _pod(self, pid: int) -> str:
         by_life = {run.life: pod for pod, run in self._book.entries.items()}

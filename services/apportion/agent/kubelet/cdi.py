@@ -117,7 +117,10 @@ class Specifications:
                 _log.warning("the CDI specification of %s has no device %s", VENDORS, card)
             else:
                 found.append(one.get("containerEdits") or {})
-        return _text(max(OLDEST, _version(said))), found
+        version = str(said.get("cdiVersion", ""))
+        if _NUMBERS.fullmatch(version):
+            return _text(max(OLDEST, tuple(map(int, version.split("."))))), found
+        return _text(OLDEST), found
 
     def _vendors(self) -> Json | None:
         for path in (path for folder in self._others for path in sorted(folder.glob("*"))):
@@ -133,11 +136,6 @@ def _nodes(device: Json) -> tuple[str, ...]:
     nodes = (device.get("containerEdits") or {}).get("deviceNodes") or ()
     paths = (each.get("path") for each in nodes if isinstance(each, dict))
     return tuple(path for path in paths if isinstance(path, str) and _CARD.fullmatch(path))
-
-
-def _version(said: Json) -> tuple[int, ...]:
-    text = str(said.get("cdiVersion", ""))
-    return tuple(map(int, text.split("."))) if _NUMBERS.fullmatch(text) else OLDEST
 
 
 def _text(version: Iterable[int]) -> str:

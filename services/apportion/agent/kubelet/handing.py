@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.holders import Holders
@@ -31,13 +31,6 @@ VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 NOTHING: Final = "void"  # as the value of `VISIBLE`: NVIDIA's runtime gives the container nothing
 
 _log = logging.getLogger(__name__)
-
-
-class Meant(NamedTuple):
-    """The claim and container that the slots seem to be for."""
-
-    claim: Claim
-    container: str
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +59,7 @@ class Handing:
         _log.warning("a container is given nothing at Allocate: %s", problem)
         return answered(Edits({VISIBLE: NOTHING}), "")
 
-    async def _meant(self, resource: str, slots: int) -> Meant:
+    async def _meant(self, resource: str, slots: int) -> tuple[Claim, str]:
         settled = False
         while True:
             found = self._newest(resource, slots, await self.holders.allocated(resource))
@@ -80,14 +73,19 @@ class Handing:
 
     def _newest(
         self, resource: str, slots: int, allocated: Mapping[str, Collection[str]]
-    ) -> Meant | None:
+    ) -> tuple[Claim, str] | None:
         waiting = [claim for pod, claim in self.view.held.items() if pod not in self.view.answers]
         for claim in sorted(waiting, key=lambda claim: claim.bound_revision, reverse=True):
             done = allocated.get(claim.pod, ())
             sizes = self._sizes(claim, resource)
             left = [name for name, size in sizes.items() if name not in done and size == slots]
             if left:
-                return Meant(claim, self._of(claim, left[0], sizes))
+                own = [share.container for share in claim.placed.shares]
+                if left[0] in own:
+                    return claim, left[0]
+                # A borrower has the shares of the later container with the same slots.
+                lenders = (name for name in own if sizes.get(name) == slots)
+                return claim, next(lenders, left[0])
         return None
 
     def _sizes(self, claim: Claim, resource: str) -> dict[str, int]:
@@ -101,15 +99,6 @@ class Handing:
             if all(each.device in devices for each in shares)
             and all(devices[each.device].family in families for each in shares)
         }
-
-    @staticmethod
-    def _of(claim: Claim, container: str, sizes: Mapping[str, int]) -> str:
-        # A borrower has the shares of the later container with the same slots.
-        own = [share.container for share in claim.placed.shares]
-        if container in own:
-            return container
-        lenders = (name for name in own if sizes.get(name) == sizes[container])
-        return next(lenders, container)
 
 
 def answered(edits: Edits, to: str) -> Any:

@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 import msgspec
@@ -135,24 +135,27 @@ class ClaimDoor:
 
     async def _health(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002
         while True:
-            # Repeated, because the kubelet forgets devices whose health it does not hear.
-            yield pb.DevicesHealth(devices=list(self._healths()))
-            await asyncio.sleep(HEALTH_S)
-
-    def _healths(self) -> Iterator[Any]:
-        now_s, known = int(self._clock.now().timestamp()), self._devices()
-        names = {card(device): device for device in known.values() if device.mode != "mig"}
-        for claim in self._view.held.values():
-            shares = (share for share in claim.placed.shares if share.device in known)
-            names |= {device_of(each, known[each.device]): known[each.device] for each in shares}
-        for name, device in names.items():
-            yield pb.DeviceHealth(
-                device=pb.DeviceNamed(pool_name=self._node, device_name=name),
-                health=HEALTHY if device.healthy else UNHEALTHY,
-                last_updated_time=now_s,
-                health_check_timeout_seconds=6 * int(HEALTH_S),
-                message=device.health_reason,
+            now_s, known = int(self._clock.now().timestamp()), self._devices()
+            names = {card(device): device for device in known.values() if device.mode != "mig"}
+            for claim in self._view.held.values():
+                shares = (each for each in claim.placed.shares if each.device in known)
+                names |= {
+                    device_of(each, known[each.device]): known[each.device] for each in shares
+                }
+            yield pb.DevicesHealth(
+                devices=[
+                    pb.DeviceHealth(
+                        device=pb.DeviceNamed(pool_name=self._node, device_name=name),
+                        health=HEALTHY if device.healthy else UNHEALTHY,
+                        last_updated_time=now_s,
+                        health_check_timeout_seconds=6 * int(HEALTH_S),
+                        message=device.health_reason,
+                    )
+                    for name, device in names.items()
+                ]
             )
+            # The kubelet forgets devices whose health it does not hear again.
+            await asyncio.sleep(HEALTH_S)
 
     async def _prepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         answer = pb.PreparedClaims()
@@ -299,7 +302,7 @@ class KubeletNode:
 
     async def serve(self) -> None:
         """Serve the kubelet until cancelled."""
-        await self.lifecycle.make_places()
+        await asyncio.to_thread(self.lifecycle.make_places)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.door.serve())
             if self._dra:
@@ -405,13 +408,6 @@ def slots_of(devices: Iterable[Device], names: Mapping[str, tuple[str, ...]]) ->
     return {name: count for name, count in counts.items() if count}
 
 
-class _Inodes(NamedTuple):
-    """The two socket files of a registration; a new one means a new registration."""
-
-    plugin: int
-    kubelet: int
-
-
 class FrontDoor:
     """The plugins of one node, and the kubelet, which may restart.
 
@@ -445,27 +441,27 @@ class FrontDoor:
 
     async def serve(self) -> None:
         """Serve the kubelet until cancelled."""
-        known: dict[str, _Inodes] = {}
+        known: dict[str, tuple[int, int]] = {}  # inodes of both sockets
         try:
             while True:
                 found = _inodes(self._folder)
                 for resource, plugin in list(self._plugins.items()):
-                    now = _Inodes(found.get(plugin.endpoint, 0), found.get(_KUBELET, 0))
-                    if now.kubelet and now != known.get(resource):
+                    now = (found.get(plugin.endpoint, 0), found.get(_KUBELET, 0))
+                    if now[1] and now != known.get(resource):
                         known[resource] = await self._introduce(plugin)
                 await asyncio.sleep(SOCKET_LOOK_S)
         finally:
             for plugin in self._plugins.values():
                 await plugin.close()
 
-    async def _introduce(self, plugin: Plugin) -> _Inodes:
+    async def _introduce(self, plugin: Plugin) -> tuple[int, int]:
         self._registered.discard(plugin.resource)
         before = _inodes(self._folder).get(_KUBELET, 0)
         await plugin.listen(self._folder)
         if not await self._register(plugin):
-            return _Inodes(0, 0)
+            return 0, 0
         self._registered.add(plugin.resource)
-        return _Inodes(_inodes(self._folder).get(plugin.endpoint, 0), before)
+        return _inodes(self._folder).get(plugin.endpoint, 0), before
 
     async def _register(self, plugin: Plugin) -> bool:
         request = pb.RegisterRequest(

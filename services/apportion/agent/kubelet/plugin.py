@@ -162,17 +162,17 @@ class Plugin:
     async def _pre_start(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         with self.seconds.labels("prestart").time():
             try:
-                await self._prepare(frozenset(request.slots))
+                slots = frozenset(request.slots)
+                if slots.isdisjoint(self._slots) and await self.holders.foreign(
+                    self.resource, slots
+                ):
+                    _log.info("an older container starts with what another plugin gave it")
+                    return pb.Empty()
+                holder = await self.holders.find(self.resource, slots)
+                edits = await self.preparing.prepare(holder)
+                if self.handing is None:
+                    await asyncio.to_thread(self.specifications.write, holder.slots, edits)
             except (NotPrepared, OSError) as error:
                 _log.warning("a container may not start yet: %s", error)
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
             return pb.Empty()
-
-    async def _prepare(self, slots: frozenset[str]) -> None:
-        if slots.isdisjoint(self._slots) and await self.holders.foreign(self.resource, slots):
-            _log.info("an older container starts with what another plugin gave it")
-            return
-        holder = await self.holders.find(self.resource, slots)
-        edits = await self.preparing.prepare(holder)
-        if self.handing is None:
-            await asyncio.to_thread(self.specifications.write, holder.slots, edits)

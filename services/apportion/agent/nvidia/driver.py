@@ -45,13 +45,9 @@ XID_MAX = 9_999
 QUIET_S = 300.0  # a GPU is healthy again this long after its last critical XID
 NO_INSTANCE = 0xFFFF_FFFF  # in an event about the whole GPU
 # The answer of a GPU or an older driver that does not have something.
-_UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
+UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
 # The answer of a GPU or an older driver that cannot report something.
-_ABSENT = (
-    nvml.NVMLError_NotSupported,
-    nvml.NVMLError_FunctionNotFound,
-    nvml.NVMLError_InvalidArgument,
-)
+_ABSENT = (*UNKNOWN, nvml.NVMLError_InvalidArgument)
 _Instance = tuple[str, int]  # a GPU, and the driver's number of the MIG instance on it
 
 _log = logging.getLogger(__name__)
@@ -219,7 +215,7 @@ class Xids:
         if device in self._watched:
             return
         events = self._events
-        with suppress(*_UNKNOWN):
+        with suppress(*UNKNOWN):
             nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
         if events is self._events:  # otherwise the call hung for as long as that set was in use
             self._watched.add(device)

@@ -28,6 +28,7 @@ from apportion.agent.nvidia.driver import (
     NO_INSTANCE,
     NOTICE_XIDS,
     QUIET_S,
+    UNKNOWN,
     Hung,
     Lane,
     Loads,
@@ -48,8 +49,6 @@ _SLOW_S = 0.2  # after this long without an answer, the next GPU is asked concur
 _MIG_SLOTS = 7
 _MIB = 1 << 20
 _FAMILY = "nvidia"
-# The answer of a GPU or an older driver that does not have something.
-_UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
 # The soft limit is what a cgroup keeps when an MPS server evicts. It is left as it is without
 # limits, because the driver adds it to the cgroups above (`dmem.min`) and only subtracts it if it
 # is set to 0 before the cgroup is removed. No runtime does that, so each container would leave its
@@ -110,7 +109,7 @@ class NvmlBackend:
         self._seen: tuple[Device, ...] = ()
         self._loads: dict[str, Loads] = {}
         self._closed = False
-        self._woken = False
+        self._woken = asyncio.Event()
         self._turn = asyncio.Lock()
         self.driver = ""
         self._threads = Threads()
@@ -206,10 +205,7 @@ class NvmlBackend:
         self._threads.close()
 
     def _lane(self, name: str) -> Lane:
-        return Lane(name, self._threads, self._call_s, self._wake)
-
-    def _wake(self) -> None:
-        self._woken = True
+        return Lane(name, self._threads, self._call_s, self._woken.set)
 
     async def _call(self, lane: Lane, function: Callable[[], T]) -> T:
         # Never returns, so that no call starts after `close`.
@@ -341,25 +337,23 @@ class NvmlBackend:
 
     def _devices(self, found: Mapping[str, _Looked], lost: dict[int, str]) -> tuple[Device, ...]:
         lanes = _nvlink_lanes(found)
-        devices = [
-            msgspec.structs.replace(
-                self._with_health(device, found.get(device.id), lost),
-                nvlink_lanes=lanes.get(device.id, {}),
+        devices = []
+        for device in self._known.values():
+            if (looked := found.get(device.id)) is None:
+                reason = lost.get(device.index, "the driver no longer lists the device")
+            else:
+                reason = looked.trouble or self._xids.recent(device.id)
+            faulty = (mig.slices(cut) for cut, _ in self._xids.faults(device.id))
+            devices.append(
+                msgspec.structs.replace(
+                    device,
+                    healthy=not reason,
+                    health_reason=reason,
+                    closed_slices=reduce(or_, faulty, device.closed_slices),
+                    nvlink_lanes=lanes.get(device.id, {}),
+                )
             )
-            for device in self._known.values()
-        ]
         return tuple(sorted(devices, key=lambda device: (device.index, device.id)))
-
-    def _with_health(self, device: Device, looked: _Looked | None, lost: dict[int, str]) -> Device:
-        if looked is None:
-            reason = lost.get(device.index, "the driver no longer lists the device")
-        else:
-            reason = looked.trouble or self._xids.recent(device.id)
-        faulty = (cut for cut, _ in self._xids.faults(device.id))
-        closed = reduce(or_, map(mig.slices, faulty), device.closed_slices)
-        return msgspec.structs.replace(
-            device, healthy=not reason, health_reason=reason, closed_slices=closed
-        )
 
     async def _heard(self, wait_s: float) -> bool:
         async with self._turn:
@@ -370,7 +364,8 @@ class NvmlBackend:
                 heard = False
         if not isinstance(heard, bool):
             heard = await self._note(heard)
-        woken, self._woken = self._woken, False
+        woken = self._woken.is_set()
+        self._woken.clear()
         return heard or woken
 
     async def _note(self, event: Any) -> bool:
@@ -430,7 +425,7 @@ def _describe(card: _Card, index: int) -> Device:
 def _mig_enabled(handle: Any) -> bool:
     try:
         return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
-    except _UNKNOWN:
+    except UNKNOWN:
         return False
 
 
@@ -452,28 +447,20 @@ def _numa(bus_id: str) -> int | None:
 def _trouble(handle: Any) -> str:
     try:
         nvml.nvmlDeviceGetMemoryInfo(handle)
-        return _wanted_action(handle) or _worn_memory(handle)
+        with suppress(*UNKNOWN):
+            asked = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+            answer = nvml.nvmlDeviceGetFieldValues(handle, [asked])[0]
+            if answer.nvmlReturn == nvml.NVML_SUCCESS and (action := int(answer.value.uiVal)):
+                remedy = _ACTIONS.get(action, "see nvidia-smi -q")
+                return f"the driver asks for recovery action {action}: {remedy}"
+        with suppress(*UNKNOWN):
+            _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+            if failed:
+                return "memory row remapping failed: replace the device"
+            if pending:
+                return "memory row remapping is pending: reset the device"
     except nvml.NVMLError as error:
         return f"NVML: {error}"
-
-
-def _wanted_action(handle: Any) -> str:
-    with suppress(*_UNKNOWN):
-        asked = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-        answer = nvml.nvmlDeviceGetFieldValues(handle, [asked])[0]
-        if answer.nvmlReturn == nvml.NVML_SUCCESS and (action := int(answer.value.uiVal)):
-            remedy = _ACTIONS.get(action, "see nvidia-smi -q")
-            return f"the driver asks for recovery action {action}: {remedy}"
-    return ""
-
-
-def _worn_memory(handle: Any) -> str:
-    with suppress(*_UNKNOWN):
-        _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
-        if failed:
-            return "memory row remapping failed: replace the device"
-        if pending:
-            return "memory row remapping is pending: reset the device"
     return ""
 
 
@@ -483,7 +470,7 @@ def _fabric_trouble(handle: Any) -> str:
     found = nvml.c_nvmlGpuFabricInfo_v2_t()
     try:
         nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(found))
-    except (*_UNKNOWN, nvml.NVMLError_ArgumentVersionMismatch):
+    except (*UNKNOWN, nvml.NVMLError_ArgumentVersionMismatch):
         return ""
     if found.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and found.status != nvml.NVML_SUCCESS:
         return f"NVLink fabric: registration failed ({nvml.NVMLError(found.status)})"
@@ -550,11 +537,11 @@ def _hold_memory(card: Any, cgroup: Path, memory: int) -> bool:
             nvml.nvmlDeviceGetMemoryLimits_v1(card, found)
             held = int(found.hardLimit)
         # no limit: the driver answers so, or with the maximum
-        except (nvml.NVMLError_NotFound, *_UNKNOWN):
+        except (nvml.NVMLError_NotFound, *UNKNOWN):
             held = int(nvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
         if held != memory:
             wanted = nvml.c_nvmlSetMemoryLimits_v1_t(folder, _NO_PROMISE, memory)
             nvml.nvmlDeviceSetMemoryLimits_v1(card, wanted)
-    except _UNKNOWN:
+    except UNKNOWN:
         return False
     return True

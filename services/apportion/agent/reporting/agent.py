@@ -57,7 +57,9 @@ UNDER_WAY_MAX: Final = 32  # requests at once per node; an intake keeps twice as
 _INVENTORY: Final = f"{SUBJECTS}.inventory."
 SUBJECTS_MAX = 32  # with more, an agent follows whole channels and filters the events itself
 OWN_IDS_KEPT = 256
-REPEAT_S = 60.0  # interval at which a refused inventory is reported again until it is accepted
+# Interval at which a refused inventory is reported again. The cause may be fixed out of the node's
+# sight: another node no longer has the device, or an intake has learned its model.
+REPEAT_S = 60.0
 # Interval at which the whole inventory is reported again. Usually the intake answers that it is
 # known. But while the node was away, another node may have been believed to have its devices.
 RESAY_S = 300.0
@@ -320,7 +322,7 @@ class Agent:
             group.create_task(self._watch_devices(node))
             group.create_task(_after(node.overtaken, partial(self.report, node)))
             group.create_task(_after(node.refused, partial(self.report, node), pause_s=REPEAT_S))
-            group.create_task(_every(RESAY_S, partial(self._say_again, node)))
+            group.create_task(self._say_again(node))
 
     async def _watch_devices(self, node: Node) -> None:
         while True:
@@ -328,8 +330,10 @@ class Agent:
             await self.report(node)
 
     async def _say_again(self, node: Node) -> None:
-        if self._view.nodes[node.name].said == node.report:  # otherwise another agent uses its name
-            await self.report(node, whole=True)
+        while True:
+            await asyncio.sleep(RESAY_S)
+            if self._view.nodes[node.name].said == node.report:  # else another agent uses its name
+                await self.report(node, whole=True)
 
     async def _watch_configuration(self) -> None:
         await self._reported.wait()
@@ -361,7 +365,12 @@ class Agent:
         node.devices = {device.id: device for device in devices}
         node.report = NodeReported(
             node=node.name,
-            devices=tuple(_as_failed(device, node.failed.get(device.id)) for device in devices),
+            devices=tuple(
+                structs.replace(device, healthy=False, health_reason=node.failed[device.id])
+                if device.healthy and device.id in node.failed
+                else device
+                for device in devices
+            ),
             host=node.host,
             driver=node.backend.driver,
             simulated=node.backend.simulated,
@@ -477,18 +486,6 @@ async def _after(
         await asyncio.sleep(pause_s)
         event.clear()
         await report()
-
-
-async def _every(pause_s: float, report: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(pause_s)
-        await report()
-
-
-def _as_failed(device: Device, reason: str | None) -> Device:
-    if reason is None or not device.healthy:
-        return device
-    return structs.replace(device, healthy=False, health_reason=reason)
 
 
 def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from apportion.core.configuration import check
-from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.rules import Rules
@@ -31,7 +30,6 @@ from apportion_schemas import (
     AllocationFailed,
     Configuration,
     ConfigurationChanged,
-    Device,
     DeviceHealthChanged,
     Event,
     FormatEnabled,
@@ -230,9 +228,15 @@ class FleetView:
             if node is None:
                 continue
             if node.reported is not None:
-                view.said = msgspec.structs.replace(
-                    node.reported, devices=tuple(_as_said(device) for device in node.devices)
+                devices = tuple(
+                    msgspec.structs.replace(
+                        each.device,
+                        healthy=each.agent_health[0],
+                        health_reason=each.agent_health[1],
+                    )
+                    for each in node.devices
                 )
+                view.said = msgspec.structs.replace(node.reported, devices=devices)
                 view.said_revision = state.revision
             view.refused = node.refused is not None
             for pod in node.pods.values():
@@ -305,7 +309,7 @@ class FleetView:
         claim = Claim(placed, pod.bound_revision, adopted=pod.adopted, doubtful=ran)
         match pod.phase:
             # An adopted pod that never ran by a placement of ours proves nothing.
-            case _ if self._remember and pod.adopted and not _ran(pod):
+            case _ if self._remember and pod.adopted and not (ran and placed.attempt > 0):
                 pass
             case Phase.ALLOCATED if self._remember:
                 node.hold(claim)
@@ -326,7 +330,16 @@ class FleetView:
 
     def _adopted(self, node: NodeView, data: PodAdopted, revision: int) -> None:
         devices = node.said.devices if node.said is not None else ()
-        placed = handed(_as_placed(data), data.submitted, devices)
+        as_placed = PodPlaced(
+            pod=data.pod,
+            namespace=data.submitted.namespace,
+            name=data.submitted.name,
+            attempt=data.attempt,
+            node=data.node,
+            shares=data.shares,
+            score=Score(node=data.node, total=0.0),
+        )
+        placed = handed(as_placed, data.submitted, devices)
         known = data.shares in node.voided.get((data.pod, data.attempt), ())
         claim = Claim(placed, revision, adopted=True, doubtful=not known)
         # Pods placed by another scheduler have no attempt, so their attempt is 0.
@@ -369,25 +382,3 @@ class FleetView:
             node.let_go(data.pod)
         else:
             node.answers[data.pod] = data.message if isinstance(data, AllocationFailed) else ""
-
-
-def _as_said(state: DeviceState) -> Device:
-    healthy, reason = state.agent_health
-    return msgspec.structs.replace(state.device, healthy=healthy, health_reason=reason)
-
-
-def _ran(pod: PodState) -> bool:
-    placed = pod.placement
-    return pod.phase is Phase.ALLOCATED and placed is not None and placed.attempt > 0
-
-
-def _as_placed(data: PodAdopted) -> PodPlaced:
-    return PodPlaced(
-        pod=data.pod,
-        namespace=data.submitted.namespace,
-        name=data.submitted.name,
-        attempt=data.attempt,
-        node=data.node,
-        shares=data.shares,
-        score=Score(node=data.node, total=0.0),
-    )

@@ -274,7 +274,9 @@ class DriverLimits:
             self._log_once(f"there are no cgroups of version 2 at {self._cgroups}, see --cgroups")
         wanted = list(limits)
         cgroups = {limit.cgroup for limit in wanted}
-        self._found = await asyncio.to_thread(self._folders, cgroups)
+        self._found = await asyncio.to_thread(
+            lambda: {each: self._found.get(each) or self._folder(each) for each in cgroups}
+        )
         without: set[str] = set()
         for limit in wanted:
             if limit.device in without:
@@ -299,9 +301,6 @@ class DriverLimits:
             self._logged.clear()
         self._logged.add(problem)
         _log.info("a container is held by HAMi-core alone: %s", problem)
-
-    def _folders(self, cgroups: Iterable[str]) -> dict[str, Path]:
-        return {each: self._found.get(each) or self._folder(each) for each in cgroups}
 
     def _folder(self, cgroup: str) -> Path:
         # To a process in its own cgroup namespace, such as an agent in a pod, the kernel gives a

@@ -14,7 +14,7 @@ from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places, label_for_containers, needed_glibc
 from apportion.agent.reporting.agent import Agent, Node
-from apportion.agent.reporting.view import Claim, NodeView
+from apportion.agent.reporting.view import NodeView
 from apportion.agent.shares.cards import Daemons, DriverLimits, Instances
 from apportion.agent.shares.preparing import Hands, Rounds, SharePreparing, largest
 from apportion.agent.shares.regions import Breach, Regions
@@ -26,7 +26,7 @@ from apportion.core.grants.controls import heeded, uncontrolled
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import Share, ShareBreached
+from apportion_schemas import ShareBreached
 
 ADVISE_S: Final = 5.0  # between two rounds of deciding which containers wait; as in HAMi's monitor
 RECENT_S: Final = 2 * ADVISE_S  # a kernel this long ago still counts as use
@@ -91,10 +91,6 @@ class ShareLifecycle:
         )
         self.breaches = Breaches(node, view, clock, lambda: agent.revision, places.may_be_unheld)
         self.sampling.expose(metrics, places.metrics_as)
-
-    async def make_places(self) -> None:
-        """Create the folders that containers are given. Raises OSError."""
-        await asyncio.to_thread(self._make_places)
 
     async def look(self) -> set[str]:
         """Return the uids of the pods in the books; the view keeps their claims. Raises
@@ -175,7 +171,8 @@ class ShareLifecycle:
                     node.failed = failed
                     await self._agent.report(node)
 
-    def _make_places(self) -> None:
+    def make_places(self) -> None:
+        """Create the folders that containers are given. Blocks. Raises OSError."""
         (self._places.state / "shares").mkdir(parents=True, exist_ok=True)
         given = [self._places.state / "shares", self._places.run]
         if self._places.library:
@@ -252,8 +249,12 @@ class Breaches:
 
     async def _report(self, found: Breach) -> None:
         claim = self._view.held.get(found.pod)
-        share = _share(claim, found) if claim is not None else None
-        if claim is None or share is None:
+        if claim is None or found.device not in claim.devices:
+            return
+        shares = (*claim.placed.shares, *claim.placed.borrowed)
+        where = found.container, found.device
+        share = next((each for each in shares if (each.container, each.device) == where), None)
+        if share is None:
             return
         said = dict[str, str](claim.placed.controls.get(found.container, {}).items())
         may_be_unheld = self._may_be_unheld(claim.placed.namespace)
@@ -285,10 +286,3 @@ class Breaches:
 
 def _key(found: Breach) -> _Key:
     return found.pod, found.container, found.device, found.code
-
-
-def _share(claim: Claim, found: Breach) -> Share | None:
-    for share in (*claim.placed.shares, *claim.placed.borrowed):
-        if (share.container, share.device) == (found.container, found.device):
-            return share if found.device in claim.devices else None
-    return None

@@ -7,13 +7,14 @@ out and logged, without affecting the others."""
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from apportion.agent.usage.uses import Key, Look, Unshared, Use
+from apportion.agent.usage.uses import Key, Look, Use
 from apportion_schemas import MigInstance, ShareUsed, UnsharedUsed, UsageRecorded
 from apportion_schemas.quantities import TEXT_MAX
 from apportion_schemas.usage import SHARES_MAX, UNSHARED_MAX
@@ -109,8 +110,11 @@ class Account:
                 named = (use.pod, use.namespace, use.name, use.container)
                 self._shares[use.key] = _Share(*named, use.device, use.instance)
             self._shares[use.key].add_use(use, seconds)
-        for key, held in _programs(look.unshared).items():
-            self._unshared.setdefault(key, _Unshared(*key)).add(held // _MIB, seconds)
+        held: Counter[tuple[str, str, str]] = Counter()  # by program: processes come and go
+        for each in look.unshared:
+            held[each.device, each.owner.command[:TEXT_MAX], each.owner.pod] += each.memory
+        for key, memory in held.items():
+            self._unshared.setdefault(key, _Unshared(*key)).add(memory // _MIB, seconds)
 
     def records(self, node: str) -> Iterator[UsageRecorded]:
         """The events of a closed account, as few as hold it; none if nothing was used."""
@@ -161,12 +165,3 @@ def _used(kind: type[_Used], sums: Iterable[_Share | _Unshared]) -> Iterator[_Us
         except (ValueError, OverflowError) as error:  # includes msgspec's errors
             name = str(each.key[:3])
             _log.warning("the use of %s is left out of the record: %s", name, error)
-
-
-def _programs(unshared: Iterable[Unshared]) -> dict[tuple[str, str, str], int]:
-    # By program, because processes come and go.
-    held: dict[tuple[str, str, str], int] = {}
-    for each in unshared:
-        key = (each.device, each.owner.command[:TEXT_MAX], each.owner.pod)
-        held[key] = held.get(key, 0) + each.memory
-    return held

@@ -68,19 +68,16 @@ class Owners:
             return None
         container = ""
         with suppress(OSError):  # it has ended, or belongs to another user
-            container = _container(_text(f"{folder}/mountinfo"), pod) if pod else ""
+            if pod:
+                mounts = _in_mounts(_text(f"{folder}/mountinfo"))
+                names = {found[2] for found in mounts if found[1] == pod}
+                container = names.pop() if len(names) == 1 else ""  # a contradiction proves nothing
         fields = dict(line.partition(":")[::2] for line in status.splitlines())
         ids = fields.get("NSpid", "").split() or [str(pid)]
         name = fields.get("Name", "").strip()
         # The cgroup directly below the pod's: a container may create others in its own.
         own = _container_in_cgroup(cgroup)
         return Owner(pod, container, int(ids[-1]), name, own[1] if own else "")
-
-
-def _container(mounts: str, pod: str) -> str:
-    names = {found[2] for found in _in_mounts(mounts) if found[1] == pod}
-    # Mounts that contradict each other prove nothing.
-    return names.pop() if len(names) == 1 else ""
 
 
 def _life(folder: str) -> tuple[str, str] | None:

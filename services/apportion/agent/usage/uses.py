@@ -88,20 +88,17 @@ def _reading(region: Region, now_s: float) -> dict[str, Reading]:
         device: Reading(
             sum(each.memory[at] for each in processes),
             min(sum(each.cores[at] for each in processes), WHOLE),
-            _sums(each.kinds[at] for each in processes),
+            (
+                sum(each.kinds[at][0] for each in processes),
+                sum(each.kinds[at][1] for each in processes),
+                sum(each.kinds[at][2] for each in processes),
+            ),
             max(0.0, now_s - last_s) if last_s else None,
             bool(processes),
             pids,
         )
         for at, device in enumerate(region.devices)
     }
-
-
-def _sums(kinds: Iterable[tuple[int, int, int]]) -> tuple[int, int, int]:
-    contexts, modules, data = 0, 0, 0
-    for each in kinds:
-        contexts, modules, data = contexts + each[0], modules + each[1], data + each[2]
-    return contexts, modules, data
 
 
 class Use(NamedTuple):
@@ -281,15 +278,16 @@ def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[in
     counts: dict[str, int] = {}
     here = [share for share in claim.placed.shares if share.device in devices]
     # NVML's order, as in a grant.
-    here.sort(key=lambda share: (devices[share.device].index, _start(share)))
+    here.sort(
+        key=lambda share: (
+            devices[share.device].index,
+            share.instance.start if share.instance else 0,
+        )
+    )
     for share in here:
         position = counts.get(share.container, 0)
         counts[share.container] = position + 1
         yield position, share
-
-
-def _start(share: Share) -> int:
-    return share.instance.start if share.instance else 0
 
 
 def _cut(instance: MigInstance | None) -> MigInstance | None:

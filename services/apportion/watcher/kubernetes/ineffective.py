@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -81,21 +81,9 @@ class Ineffective:
     async def _tell(self, about: Subject, said: str) -> bool:
         namespace = about.namespace or "default"
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
-        body = msgspec.json.encode(self._event(about, namespace, said))
-        try:
-            answer = await self._api.request("POST", path, body=body)
-        except KubeUnavailable:
-            return False
-        if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
-            return False
-        if not answer.ok and answer.status != _CONFLICT:  # another watcher was first
-            _log.info("%s %s was not told: %s", about.kind, about.name, answer.refusal())
-        return True
-
-    def _event(self, about: Subject, namespace: str, said: str) -> dict[str, Any]:
         same = sha256(f"{about.uid}/{REASON}/{said}".encode()).hexdigest()[:16]
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        return {
+        event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": f"{about.name[:NAME_MAX]}.{same}", "namespace": namespace},
@@ -115,3 +103,12 @@ class Ineffective:
             "lastTimestamp": now,
             "count": 1,
         }
+        try:
+            answer = await self._api.request("POST", path, body=msgspec.json.encode(event))
+        except KubeUnavailable:
+            return False
+        if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
+            return False
+        if not answer.ok and answer.status != _CONFLICT:  # another watcher was first
+            _log.info("%s %s was not told: %s", about.kind, about.name, answer.refusal())
+        return True

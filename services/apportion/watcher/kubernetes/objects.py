@@ -353,7 +353,16 @@ class ObjectReader:
         if draft is None:
             document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
             try:
-                draft = self._drafted(document, chosen=bool(chooser))
+                if chooser:
+                    # Another scheduler chooses the node: only devices and volumes matter.
+                    config = msgspec.structs.replace(self._config, gangs=False)
+                    (draft,) = read_document(devices_only(document), config).pods
+                    found = node_needs.mounted(document["spec"].get("volumes"))
+                    node = msgspec.structs.replace(draft.shape.node, disks=found.disks)
+                    shape = msgspec.structs.replace(draft.shape, node=node)
+                    draft = msgspec.structs.replace(draft, shape=shape, volume_claims=found.claims)
+                else:
+                    (draft,) = read_document(document, self._config).pods
             except ManifestError as error:
                 view.problem = error
                 return
@@ -366,18 +375,6 @@ class ObjectReader:
                 view.draft = self.claimed(raw, view.draft)
             except ManifestError as error:
                 view.draft, view.problem = None, error
-
-    def _drafted(self, document: dict[str, Any], *, chosen: bool) -> PodDraft:
-        if not chosen:
-            (draft,) = read_document(document, self._config).pods
-            return draft
-        # Another scheduler chooses the node: only devices and volumes matter.
-        config = msgspec.structs.replace(self._config, gangs=False)
-        (draft,) = read_document(devices_only(document), config).pods
-        found = node_needs.mounted(document["spec"].get("volumes"))
-        node = msgspec.structs.replace(draft.shape.node, disks=found.disks)
-        shape = msgspec.structs.replace(draft.shape, node=node)
-        return msgspec.structs.replace(draft, shape=shape, volume_claims=found.claims)
 
     def _amounts(self, spec: _PodSpec, status: _PodStatus) -> NodeConstraints:
         found = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))

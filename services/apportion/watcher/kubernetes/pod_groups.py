@@ -4,13 +4,13 @@ Invariant: a list of one API does not affect the gangs of the others."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
 
 from apportion.core.ledger.state import State
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, VERSIONS, api_of, unread
 from apportion.core.workloads.pods.gangs import VOLCANO as VOLCANO_API
-from apportion.watcher.kubernetes.kind import Marks, Metadata, Problem, readable
+from apportion.runtime.kube.watch import Kind
+from apportion.watcher.kubernetes.kind import Marks, Problem, readable
 from apportion.watcher.kubernetes.objects import ObjectReader
 from apportion_schemas import PodGroupGone, PodGroupObserved
 
@@ -46,16 +46,7 @@ class PodGroupView(Marks):
         self.declared = ChainMap(*by_kind.values())
         self.waiting: set[str] = set()
         self.kinds = {
-            kind: readable(
-                "PodGroup",
-                groups,
-                partial(self._read, POD_GROUPS[kind]),
-                self._changed,
-                problem,
-                expected=partial(self._expected, _api(POD_GROUPS[kind])),
-                key=partial(_gang, _api(POD_GROUPS[kind])),
-            )
-            for kind, groups in by_kind.items()
+            kind: self._kind(POD_GROUPS[kind], groups, problem) for kind, groups in by_kind.items()
         }
 
     def unread(self, gang: str) -> ManifestError | None:
@@ -79,25 +70,32 @@ class PodGroupView(Marks):
             elif wanted is None and known is not None and known.observed and not known.pods:
                 yield PodGroupGone(group=name)  # with pods, it is forgotten with the last one
 
-    def _expected(self, api: str) -> list[str]:
-        groups = self._state.groups.items()
-        known = [name for name, group in groups if group.observed is not None]
-        return [name for name in known if api_of(name) == api]
+    def _kind(
+        self, api_version: str, groups: dict[str, PodGroupObserved], problem: Problem
+    ) -> Kind[PodGroupObserved]:
+        # Volcano's gangs have no API group in their names.
+        api = "" if api_version == VOLCANO else api_version.partition("/")[0]
 
-    def _read(self, api_version: str, raw: bytes) -> PodGroupObserved:
-        found, waits = self._reader.group(raw, api_version)
-        (self.waiting.add if waits else self.waiting.discard)(found.group)
-        return found
+        def read(raw: bytes) -> PodGroupObserved:
+            found, waits = self._reader.group(raw, api_version)
+            (self.waiting.add if waits else self.waiting.discard)(found.group)
+            return found
+
+        return readable(
+            "PodGroup",
+            groups,
+            read,
+            self._changed,
+            problem,
+            expected=lambda: (
+                name
+                for name, group in self._state.groups.items()
+                if group.observed is not None and api_of(name) == api
+            ),
+            key=lambda meta: "/".join(filter(None, (meta.namespace, api, meta.name))),
+        )
 
     def _changed(self, name: str, _before: object, now: object, _version: int) -> None:
         if now is None:
             self.waiting.discard(name)
         self.mark(name)
-
-
-def _api(api_version: str) -> str:
-    return "" if api_version == VOLCANO else api_version.partition("/")[0]
-
-
-def _gang(api: str, meta: Metadata) -> str:
-    return "/".join(filter(None, (meta.namespace, api, meta.name)))
