@@ -1,8 +1,7 @@
 """The port through which an agent reads and changes the devices of its node, of any vendor.
 
-`nvml` asks the driver; `simulated` makes devices up. One contract suite runs over both.
 Invariant: `inventory` is complete at the time of the call, and `changed` returns whenever it may
-have changed. So an agent that reports after each `changed` misses no change."""
+have changed, so an agent that reports after each `changed` misses no change."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -25,9 +24,8 @@ class InTheWay(NotMade):
 
 
 class Running(NamedTuple):
-    """A process on a device: its id on this machine, memory in bytes, and percent of the compute.
-
-    `memory` or `cores` is None if the driver does not report it."""
+    """A process on a device: id on this machine, bytes, percent of compute; None if not
+    reported."""
 
     pid: int
     memory: int | None
@@ -35,26 +33,22 @@ class Running(NamedTuple):
 
 
 class Load(NamedTuple):
-    """The use of a device or of one MIG instance: memory in bytes, and percent of the compute.
-
-    The processes of a device with MIG instances are in the loads of its instances."""
+    """The use of a device or of one MIG instance: memory in bytes, and percent of the compute."""
 
     device: str
     memory: int
     cores: int | None
     instance: MigInstance | None = None
+    # those of a device with MIG instances are in its instances' loads
     processes: tuple[Running, ...] = ()
 
 
 class Kept(NamedTuple):
-    """What `keep_instances` did with the MIG instances of a device.
+    """What `keep_instances` did with the MIG instances of a device."""
 
-    `gone` were destroyed. `held` should be, but the driver says that they are in use. `foreign`
-    were not made by this agent and stay."""
-
-    gone: tuple[MigInstance, ...]
-    held: tuple[MigInstance, ...]
-    foreign: tuple[MigInstance, ...]
+    gone: tuple[MigInstance, ...]  # destroyed
+    held: tuple[MigInstance, ...]  # not needed, but in use according to the driver
+    foreign: tuple[MigInstance, ...]  # not made by this agent, so they stay
 
 
 class DeviceBackend(Protocol):
@@ -69,8 +63,7 @@ class DeviceBackend(Protocol):
         """True if the devices are simulated."""
 
     async def inventory(self) -> tuple[Device, ...]:
-        """Return every device with its health, by index. Raises DevicesUnavailable if that
-        fails."""
+        """Return every device with its health, by index. Raises DevicesUnavailable."""
 
     async def changed(self) -> None:
         """Return when the inventory may differ from what it was at the last call."""

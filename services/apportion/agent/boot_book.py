@@ -1,9 +1,8 @@
 """A file of entries that an agent needs again after it was killed.
 
-Invariant: every entry is on disk, even with concurrent writes and failed ones. Entries of an
-earlier boot are dropped, because none of its containers or commands runs any more. A book that
-`outlives_boot` proves something about a pod other than that it runs: after a reboot the kubelet
-starts the containers of the same pod again."""
+Invariant: entries are on disk even with concurrent and failed writes. Those of an earlier boot
+are dropped, because none of its containers or commands runs; unless they prove something else,
+because a kubelet starts the containers of the same pod again after a reboot."""
 
 import logging
 import threading
@@ -52,8 +51,7 @@ class BootBook(Generic[T]):
 
     @property
     def entries(self) -> dict[str, T]:
-        """The entries by name. Read only: a later write replaces the dict and does not change
-        it."""
+        """The entries by name. Read only: a later write replaces the dict."""
         return self._file.entries
 
     def note(self, name: str, entry: T) -> None:

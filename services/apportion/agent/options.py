@@ -1,6 +1,4 @@
-"""Command-line options of an agent that hands out shares; they become its `Places`.
-
-Invariant: a command gets all of them as one value, or None if the agent hands out nothing."""
+"""Command-line options of an agent that hands out shares; they become its `Places`."""
 
 import functools
 import shlex

@@ -22,38 +22,28 @@ _SYS_ADMIN: Final = 21  # the number of CAP_SYS_ADMIN; see capabilities(7)
 class Places(Struct, frozen=True):
     """Paths and settings of the kubelet, the container runtimes and this agent on the node.
 
-    Paths are the same in the agent's container as on the node, because runtimes read them too.
-    What is below `state` survives a reboot, what is below `run` does not. Without a `kubelet`,
-    commands of this machine get the shares. `mps_launcher` is put before the command that starts
-    an MPS daemon. `npu_library` is the folder of `hami-vnpu-core`. With `metrics_as`, use is
-    also exported under these systems' metric names. `proc` is the node's /proc. Use is sampled
-    every `sample_s` seconds and recorded in the ledger every `record_s`. With `dra`, the kubelet
-    also prepares ResourceClaims. With `driver_limits`, the driver limits memory, too, by the
-    cgroups below `cgroups`. With `no_cdi`, the runtime does not support CDI, so shares are
-    handed out when the kubelet admits the pod. `static_cdi` has the operator's own CDI
-    specifications, which survive a reboot. `mps_offered`: offer devices in MPS mode. Priority 0
-    in `priority_namespaces` also precedes pods of other namespaces; containers in
-    `unheld_namespaces` may decline HAMi-core. In both, `*` is every namespace."""
+    Paths are the same in the agent's container as on the node, because runtimes read them too."""
 
     cdi: Path
-    state: Path
-    run: Path
-    kubelet: Path | None = None
+    state: Path  # survives a reboot
+    run: Path  # does not survive a reboot
+    kubelet: Path | None = None  # without one, commands of this machine get the shares
     library: Path | None = None
-    npu_library: Path | None = None
-    mps_launcher: tuple[str, ...] = ()
-    metrics_as: tuple[Names, ...] = ()
+    npu_library: Path | None = None  # the folder of `hami-vnpu-core`
+    mps_launcher: tuple[str, ...] = ()  # put before the command that starts an MPS daemon
+    metrics_as: tuple[Names, ...] = ()  # also export use under these systems' metric names
     proc: Path = Path("/proc")
-    sample_s: float = 5.0
-    record_s: float = 3_600.0
-    dra: bool = False
-    driver_limits: bool = True
+    sample_s: float = 5.0  # how often use is sampled
+    record_s: float = 3_600.0  # how often use is recorded in the ledger
+    dra: bool = False  # the kubelet also prepares ResourceClaims
+    driver_limits: bool = True  # the driver, too, limits memory, by the cgroups below `cgroups`
     cgroups: Path = Path("/sys/fs/cgroup")
-    no_cdi: bool = False
-    static_cdi: Path = Path("/etc/cdi")
+    no_cdi: bool = False  # no CDI in the runtime: hand out shares when the kubelet admits the pod
+    static_cdi: Path = Path("/etc/cdi")  # the operator's own CDI specifications
+    # their priority 0 precedes pods elsewhere; `*` is all
     priority_namespaces: tuple[str, ...] = ()
-    unheld_namespaces: tuple[str, ...] = ()
-    mps_offered: bool = False
+    unheld_namespaces: tuple[str, ...] = ()  # their containers may decline HAMi-core; `*` is all
+    mps_offered: bool = False  # offer devices in MPS mode
 
     def may_be_unheld(self, namespace: str) -> bool:
         """True if containers of this namespace may decline HAMi-core."""
@@ -95,10 +85,9 @@ def may_administer(status: Path = Path("/proc/self/status")) -> bool:
 
 
 def needed_glibc(library: Path) -> str:
-    """The newest glibc version that a shared library needs, as `2.34`; empty if unknown.
+    """The newest glibc version that a library needs, as `2.34`, by its symbols; empty if unknown.
 
-    The loader of an image with an older glibc ignores the library. Source: the version names of
-    bound symbols in the section `.dynstr`."""
+    The loader of an image with an older glibc ignores the library."""
     try:
         found = _GLIBC.findall(library.read_bytes())
     except OSError:
@@ -111,8 +100,7 @@ def label_for_containers(
 ) -> None:
     """Let containers use these files and folders on a node where SELinux is on.
 
-    Files made later in a labelled folder inherit the label. Source: NVIDIA's device plugin,
-    which labels what it gives to containers `container_file_t`."""
+    Files made later in a labelled folder inherit the label. Source: NVIDIA's device plugin."""
     if not selinux.exists():
         return
     for path in paths:

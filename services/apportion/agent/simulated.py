@@ -1,9 +1,7 @@
 """Simulated devices that fail and recover on command; see `core.devices.simulating`.
 
-Orders arrive by request and reply: fail or recover a device, lose or return the whole node. Real
-devices take no orders, because the driver reports their health. Invariant: an order changes the
-device, never the ledger. The event follows as for any device: the agent looks at its inventory,
-or a scheduler stops hearing the heartbeat of a lost node."""
+Orders arrive by request and reply: fail or recover a device, lose or return the node. Invariant:
+an order changes the device, never the ledger; the event follows as for any device."""
 
 import asyncio
 import uuid
@@ -28,7 +26,7 @@ class DeviceUnknown(ValueError):
 class SimulatedBackend:
     """A `DeviceBackend` whose devices fail and recover on command.
 
-    While `there` is not set, the node is lost: it sends no heartbeat and hands out nothing. It
+    `there` is cleared while the node is lost: it sends no heartbeat and hands out nothing. It
     returns on command or when the agent restarts."""
 
     driver = "simulated"

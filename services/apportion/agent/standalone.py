@@ -1,9 +1,8 @@
 """The agent on a machine without a kubelet, where `apportion run` starts commands.
 
-A run is one pod of the ledger: a command started by `apportion run` or by a container engine,
-with all the processes that it starts. Invariants: a command is answered only once everything
-that its share needs is in place. A run stays in the books (`Runs`) until every process that is
-visible of it has ended, even if its parent, this agent or the machine restarted."""
+Invariants: a command is answered only once everything that its share needs is in place. A run
+(the pod of a command and all its processes) stays in the books until every visible process has
+ended, even if its parent, this agent or the machine restarted."""
 
 from __future__ import annotations
 
@@ -179,14 +178,11 @@ _in_mounts = re.compile(rf"/shares/([^/\s]+)_{CONTAINER}/?\s").findall
 
 
 class Run(Struct, frozen=True):
-    """A command and its first process.
-
-    With a container engine, the command may end before its container does. `open` is False if
-    the agent may not read its environment, and so cannot see which processes the command
-    started."""
+    """A command by its first process, which may end before others or before its container does."""
 
     life: Life
     in_container: bool
+    # False if its environment is unreadable, so that its other processes are not seen
     open: bool = True
 
 
@@ -208,8 +204,7 @@ class Runs:
             )
 
     def begin(self, pod: str, life: Life, *, in_container: bool) -> None:
-        """Record a command. Raises NotPrepared if there is no such process, OSError if it cannot
-        be written."""
+        """Record a command. Raises NotPrepared if it is not on this machine, OSError."""
         self.see(life)
         # Only root can read the environments of other users' processes.
         own = os.geteuid()
@@ -226,8 +221,7 @@ class Runs:
         return run is not None and not run.in_container
 
     async def pods(self) -> set[str]:
-        """See `Books`. The end of a run that is not `open` is reported by its guardian or a
-        later run."""
+        """See `Books`. The guardian, or a later run, ends a run that is not `open`."""
         runs = self._book.entries
         over = {
             pod

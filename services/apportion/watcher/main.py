@@ -117,8 +117,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
 
 
 class PodReading(NamedTuple):
-    """Which schedulers' pods are ours, whose annotations count, and whether to read
-    ResourceClaims."""
+    """Whose pods are ours, whose annotations count, and whether ResourceClaims are read."""
 
     schedulers: frozenset[str]
     writers: frozenset[str] = WRITERS

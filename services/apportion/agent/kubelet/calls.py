@@ -1,7 +1,4 @@
-"""The methods of the kubelet's sockets, with their names on the wire and their messages.
-
-The plugin, the kubelet's client and the tests' kubelets share them. Invariant: every call has
-its caller's timeout, and no answer is larger than `BYTES_MAX`."""
+"""The methods of the kubelet's sockets, with their names on the wire and their messages."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -72,8 +69,7 @@ DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
 
 async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> grpc.aio.Server:
-    """Start a server for these calls on the sockets, in order. Raises ConfigError if a path is
-    too long."""
+    """Start a server for these calls on the sockets, in order. Raises ConfigError."""
     server = grpc.aio.server(options=OPTIONS)
     serve(server, answers)
     for path in sockets:

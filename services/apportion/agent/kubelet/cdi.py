@@ -1,9 +1,8 @@
 """The meaning of a slot, as a CDI specification that runtimes read when they create a container.
 
-There is one file per slot, because a device may be in only one file. What NVIDIA's own
-specification has for a device (device nodes, driver libraries, hooks) is copied into ours,
-because a runtime that is given our device is not given NVIDIA's. Invariant: a file is complete
-or absent, and exists only while its slot is in use."""
+One file per slot. NVIDIA's edits for a device (nodes, driver libraries, hooks) are copied into
+it, because a runtime that is given our device is not given NVIDIA's. Invariant: a file is
+complete or absent, and exists only while its slot is in use."""
 
 import logging
 import re
@@ -40,9 +39,7 @@ def device_name(slot: str) -> str:
 
 
 class Specifications:
-    """The files of our slots in one folder, and NVIDIA's there or in `others`.
-
-    `proc` has the minor number of each device (`driver/nvidia/gpus/*/information`)."""
+    """The files of our slots in one folder, and NVIDIA's there or in `others`."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
@@ -53,8 +50,7 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Give the slots of one container their meaning; the first has all of the edits. Raises
-        OSError."""
+        """Write the meaning of one container's slots; the first has all edits. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         whole = _merged([*foreign, _own(edits)])
@@ -76,11 +72,10 @@ class Specifications:
         self._path(slot).unlink(missing_ok=True)
 
     def sweep(self, in_use: Callable[[], Collection[str]]) -> None:
-        """Remove the files of slots that `in_use` does not return. Raises OSError.
-
-        A slot is in use before its file is written, and nothing is written during a sweep. So no
-        container loses its file in between."""
+        """Remove the files of slots that `in_use` does not return. Raises OSError."""
         with self._lock:
+            # A slot is in use before its file is written, and nothing is written now, so none is
+            # lost.
             kept = {self._path(slot) for slot in in_use()}
             for path in self._folder.glob(f"{_PREFIX}*.json"):
                 if path not in kept:

@@ -1,13 +1,9 @@
 """Decide at `Allocate` what a container gets, if the container runtime does not support CDI.
 
-The kubelet names slots there and no pod, and the answer cannot be changed later. The ledger leaves
-one pod that it can be about (`core.ledger.turns`): the one bound last that has containers without
-slots in the kubelet's checkpoint. The answer says for whom it was meant. The kubelet keeps it in
-its checkpoint, where it is read before the container starts, so nothing needs to be saved here.
-
-Invariants: `Allocate` never fails, and is answered within `PATIENCE_S`. If the pod is not
-certain, it gives nothing. The answer is checked at `PreStartContainer`, where the kubelet names
-the pod."""
+The kubelet names no pod there, but the ledger leaves only one that it can be about
+(`core.ledger.turns`). The answer names the container it is meant for, which is checked at
+`PreStartContainer`. The kubelet's checkpoint keeps it, so nothing needs to be saved here.
+Invariant: `Allocate` never fails and takes at most `PATIENCE_S`; if in doubt, it gives nothing."""
 
 import asyncio
 import logging

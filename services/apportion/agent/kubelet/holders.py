@@ -1,13 +1,10 @@
 """Find which pod has a slot: PodResources gives names, the kubelet's checkpoint gives uids.
 
-PodResources (v1) has no init containers and no uids; the checkpoint of the device manager has
-both, but no names. Both are read for every question. A kubelet writes them before it asks, and
-forgets an ended pod before it hands out its slots again. The checkpoint is only written when
-slots are handed out, so it also has ended pods. PodResources does not name those, but a
-restarted kubelet names no pod until it has heard of its pods. So a pod is over if this same
-kubelet was seen to run it and names it no longer. Invariants: a slot has exactly one pod; if the
-kubelet's books disagree, the search fails. No pod is over while one of its containers may run,
-whatever restarts."""
+PodResources (v1) has no init containers and no uids, the checkpoint no names but ended pods as
+well. A restarted kubelet lists no pod until it has heard of its pods. So a pod is over if this
+same kubelet was seen to run it and names it no longer. Invariants: a slot has exactly one pod;
+if the kubelet's books disagree, the search fails. No pod is over while one of its containers may
+run, whatever restarts."""
 
 import asyncio
 import os
@@ -41,14 +38,14 @@ _Ids = list[str] | dict[str, list[str]] | None
 
 
 class _Entry(Struct, rename="pascal"):
-    """One container's devices; `DeviceIDs` is a list up to Kubernetes 1.19, then by NUMA node.
-
-    `AllocResp` is the encoded answer to `Allocate`: what the container is given."""
+    """One container's devices."""
 
     pod_uid: Name = msgspec.field(name="PodUID")
     container_name: str
     resource_name: str
+    # A list up to Kubernetes 1.19, then by NUMA node.
     device_ids: _Ids = msgspec.field(name="DeviceIDs", default=None)
+    # Our encoded answer to `Allocate`: what it is given.
     answer: bytes | None = msgspec.field(name="AllocResp", default=None)
 
     @property
@@ -98,9 +95,8 @@ class Holders:
         self._seen: tuple[_File, _Data] | None = None
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
-        """The container that has exactly these slots of the resource.
-
-        Raises NotPrepared if no pod has them yet, or if the books are unreadable or disagree."""
+        """The container with exactly these slots. Raises NotPrepared if there is none, or
+        several pods."""
         entries = [
             entry
             for entry in await asyncio.to_thread(self._entries)
@@ -120,8 +116,7 @@ class Holders:
         return Holder(pods.pop(), namespace, name, containers, resource, named_slots, handed)
 
     async def foreign(self, resource: str, slots: frozenset[str]) -> bool:
-        """True if another plugin handed out these devices before it was replaced. Raises
-        NotPrepared."""
+        """True if another plugin handed these devices out and was replaced. Raises NotPrepared."""
         answers = [
             entry.answer or b""
             for entry in await asyncio.to_thread(self._entries)
@@ -130,8 +125,7 @@ class Holders:
         return bool(answers) and not any(_OURS in answer for answer in answers)
 
     async def allocated(self, resource: str) -> dict[str, set[str]]:
-        """The containers that have slots of the resource, by their pod's uid. Raises
-        NotPrepared."""
+        """The containers with slots of the resource, by pod uid. Raises NotPrepared."""
         found: dict[str, set[str]] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name == resource:
@@ -139,10 +133,8 @@ class Holders:
         return found
 
     async def pods(self) -> set[str]:
-        """The uids in the checkpoint that are not over or have a claim: only they can use devices
-        here.
-
-        Raises NotPrepared if the checkpoint cannot be read."""
+        """The uids that are not over or have a claim: only they can use devices here. Raises
+        NotPrepared."""
         known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
         by_claim = self._prepared.entries.values() if self._prepared is not None else ()
         return (known - self._over).union(by_claim)
@@ -152,8 +144,7 @@ class Holders:
         return self._owners.of(pid)
 
     def slots(self) -> set[str]:
-        """The slots of containers that may run and of prepared claims. Blocks. Raises
-        NotPrepared."""
+        """The slots of containers that may run and of prepared claims. Raises NotPrepared."""
         claims = self._prepared.entries if self._prepared is not None else ()
         held = (
             entry.ids
@@ -210,8 +201,7 @@ class Holders:
             return 0
 
     def registered(self) -> set[str]:
-        """The resources that the kubelet treats as devices of a plugin, even if gone. Raises
-        NotPrepared."""
+        """The resources that the kubelet treats as a plugin's devices. Raises NotPrepared."""
         found = self._read()
         entries = {entry.resource_name for entry in found.pod_device_entries or ()}
         return entries.union(found.registered_devices or ())

@@ -1,10 +1,9 @@
 """The agent on a node with a kubelet: its device plugins and its DRA plugin.
 
-The device plugins have a slot for every share that the node's devices can be cut into, whatever
-their health. The scheduler decides which device a pod gets, so the kubelet's counting must never
-get in its way. The DRA plugin is given claims by uid; the ledger has a claim's shares under the
-claim's own name. Invariant: a claim answered without an error is in the book of prepared claims,
-and everything that its containers need is in place. Every step can be repeated."""
+The device plugins have a slot for every share that the devices can be cut into, healthy or not:
+the scheduler decides who gets which, and the kubelet's counting must not get in its way.
+Invariant: a claim answered without an error is in the book of prepared claims, and everything
+that its containers need is in place. Every step can be repeated."""
 
 import asyncio
 import logging
@@ -71,8 +70,7 @@ class ClaimDoor:
         seconds: Histogram,
         clock: Clock,
     ) -> None:
-        """`kubelet` is the kubelet's folder, at the same path for us; `prepared` is the book of
-        `Holders`."""
+        """`kubelet` is the kubelet's folder; `prepared` is the book of `Holders`."""
         self._node = node
         self._socket = kubelet / "plugins" / DRIVER / "dra.sock"
         self._registration = kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
@@ -411,9 +409,8 @@ def slots_of(devices: Iterable[Device], names: Mapping[str, tuple[str, ...]]) ->
 class FrontDoor:
     """The plugins of one node, and the kubelet, which may restart.
 
-    A kubelet that starts removes every socket from its folder and waits for plugins to register.
-    So each plugin watches its socket, and registers again, within a second or two, when it is
-    gone."""
+    A kubelet that starts removes every socket and waits for plugins to register. So each plugin
+    that misses its socket registers again, within a second or two."""
 
     def __init__(self, folder: Path, plugin: Callable[[str], Plugin]) -> None:
         """`plugin` makes the plugin of a count name."""

@@ -1,8 +1,7 @@
 """The device plugin of one count name: hands out slots, and gives them their meaning later.
 
-If the container runtime does not support CDI, slots get their meaning at once (`handing`).
-Invariants: `Allocate` never fails, because that would fail the pod for good, and waits only if
-it has something to decide. A container starts only after `prepare` has said what it gets."""
+Invariants: `Allocate` never fails, because that would fail the pod for good. A container starts
+only after `prepare` has said what it gets."""
 
 import asyncio
 import hmac
@@ -38,10 +37,11 @@ _log = logging.getLogger(__name__)
 
 
 def slot_names(resource: str, count: int, key: bytes) -> list[str]:
-    """Names such as `gpu-1f8c…`: each belongs to one resource and no device, and is unguessable.
+    """Names such as `gpu-1f8c…`: unguessable, of one resource and no device; the same for one
+    `key`.
 
-    A container that knew another pod's slot could get that pod's share from the runtime through
-    an environment variable. The same key gives the same names."""
+    A container that knew another pod's slot could get that pod's share through an environment
+    variable."""
     prefix = resource.rpartition("/")[2][:_PREFIX_MAX]
     seeds = (f"{resource} {number}".encode() for number in range(count))
     return [f"{prefix}-{hmac.digest(key, seed, 'sha256').hex()[:_DIGITS]}" for seed in seeds]
@@ -65,11 +65,7 @@ def slot_key(path: Path) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Plugin:
-    """The server of one count name, on a socket in the kubelet's folder.
-
-    It may also serve an amount of memory or cores that another plugin had registered as devices.
-    The kubelet then admits no pod that requests it unless a plugin offers it. Such devices have
-    no meaning."""
+    """The server of one count name, on a socket in the kubelet's folder."""
 
     resource: str
     holders: Holders
@@ -80,6 +76,8 @@ class Plugin:
     key: bytes  # for the names of slots
     # Decides at `Allocate` what a container gets; without it, CDI does at its start.
     handing: Handing | None = None
+    # Serves memory or cores that another plugin had registered as devices, which have no meaning.
+    # The kubelet admits no pod that requests them unless a plugin offers them.
     is_amount: bool = False
     _slots: list[str] = field(default_factory=list, init=False)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition, init=False)
@@ -109,8 +107,7 @@ class Plugin:
                 self._changed.notify_all()
 
     async def listen(self, folder: Path) -> None:
-        """Serve on the socket, which the kubelet may have removed. Raises ConfigError if its
-        path is too long."""
+        """Serve on the socket, which the kubelet may have removed. Raises ConfigError."""
         await self.close()
         answers: dict[calls.Call, Callable[..., Any]] = {
             calls.OPTIONS_OF: self._options_of,

@@ -18,21 +18,18 @@ class Handed(Struct, frozen=True):
 
 
 class Holder(Struct, frozen=True):
-    """The container that has slots, according to the kubelet's books.
-
-    There are several `containers` if an init container and a later one have the same slots,
-    because the kubelet does not say which of them starts. `handed` is what each of them was
-    already given. `starting`: the container is about to start, so it has no process; a claim is
-    also prepared again while its pod runs."""
+    """The container that has slots, according to the kubelet's books."""
 
     pod: str
     namespace: str
     name: str
+    # Several if an init container and a later one have the same slots: the kubelet does not say
+    # which of them starts.
     containers: tuple[str, ...]
     resource: str
     slots: tuple[str, ...]
-    handed: tuple[Handed, ...] = ()
-    starting: bool = True
+    handed: tuple[Handed, ...] = ()  # what each of them was already given
+    starting: bool = True  # about to start, so it has no process; False when a claim is prepared
 
 
 class NotPrepared(Exception):
@@ -43,6 +40,5 @@ class Preparing(Protocol):
     """Prepares the shares of containers."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Return what the container gets, once all of it is in place; called before every start.
-
-        Raises NotPrepared if it is not possible yet, or never; the message is for users."""
+        """Return what the container gets, once it is in place. Raises NotPrepared; called before
+        every start."""

@@ -1,15 +1,11 @@
 """Calls into the driver that may never return, XIDs, and the use of GPUs.
 
-A driver that waits for a GPU which fell off the bus (XID 79, 119) blocks the calling thread, and no
-thread can be stopped from outside. So calls run on daemon threads, one call at a time in each
-`Lane`. A call that exceeds its lane's limit is abandoned; its thread is lost until it returns.
-Invariants: a hung lane starts no other call and refuses each at once. No call starts after its
-caller was refused. The process can exit while calls hang.
-
-A critical XID (a fault that the driver reports) makes its GPU unhealthy until the GPU has been
-quiet for a while. One of a MIG instance closes only the slices of that instance. Invariant: XIDs
-of every GPU that answers are received, also after the driver was away or the loss of one GPU
-broke the event set."""
+A driver that waits for a GPU which fell off the bus (XID 79, 119) blocks the calling thread for
+good. So calls run on daemon threads, one call at a time in each `Lane`, and are abandoned when
+they exceed its limit. A critical XID makes its GPU unhealthy until it has been quiet for a
+while; one of a MIG instance closes only that instance's slices. Invariants: a hung lane refuses
+other calls at once, and no call starts after its caller was refused. XIDs of every GPU that
+answers are received, even after another GPU was lost."""
 
 import asyncio
 import logging
@@ -128,8 +124,7 @@ class Lane:
         self._current: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return what the function returns. Raises Hung if it, or an earlier call, has not in
-        time."""
+        """Return what the function returns. Raises Hung if it, or an earlier call, is late."""
         async with self._alone:
             if self._current is not None:  # the caller of an earlier call may have been cancelled
                 await self._returned(self._current)
@@ -184,8 +179,7 @@ class Xids:
         ignored: frozenset[int],
         hung: Callable[[], Collection[str]],
     ) -> None:
-        """`ignored` are XIDs that leave a GPU healthy; `hung` names the calls that have not
-        returned."""
+        """`ignored` XIDs leave a GPU healthy; `hung` names the calls that have not returned."""
         self.ignored = ignored
         self._clock = clock
         self._quiet_s = quiet_s
@@ -210,8 +204,7 @@ class Xids:
                 nvml.nvmlEventSetFree(events)
 
     def watch(self, device: str, handle: Any) -> None:
-        """Subscribe to the GPU's critical XIDs; one without such events is only probed. Raises
-        NVMLError."""
+        """Subscribe to the GPU's critical XIDs, if it has such events. Raises NVMLError."""
         if device in self._watched:
             return
         events = self._events

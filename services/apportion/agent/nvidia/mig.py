@@ -1,14 +1,11 @@
 """Find, create and destroy the MIG instances of one GPU through NVML, in the GPU's lane.
 
-A share of a GPU in MIG mode is a GPU instance at the slices in the ledger, with one compute
-instance that has all of its compute; a container is given the id of the MIG device that the two
-form. Users and NVIDIA's mig-manager make instances too, and an idle one may be about to be used.
-An instance has no mark of its maker, and the same slices give the same id again, so only our
-book knows the maker. Invariants: every call can be repeated after a crash at any point, because
-an existing instance of ours is reused. An instance that is needed is never destroyed; one in use
-cannot be, the driver refuses it. An instance that this agent did not make is neither destroyed
-nor given to a container. An instance is in the book before it exists, so none is forgotten. A
-book of an earlier boot is ignored, because instances do not survive a reboot."""
+A share is a GPU instance at the slices in the ledger, with one compute instance that has all of
+its compute. Users and mig-manager make instances too, and none names its maker: `OurInstances`
+does. Invariants: every call can be repeated after a crash. An instance is never destroyed or
+given to a container if this agent did not make it, nor destroyed while needed or in use. It is
+in the book before it exists; a book of an earlier boot is ignored, because instances do not
+survive a reboot."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -37,15 +34,13 @@ _ABSENT = (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument, nvml.NVM
 
 
 class Profile(NamedTuple):
-    """A size of MIG instance, with the driver's id for it.
-
-    `unit` is the number of the driver's memory slices in one slice of the device catalogue.
-    Drivers count the memory of an RTX PRO 6000 in twelfths, and no instance has less than three
-    of them."""
+    """A size of MIG instance, with the driver's id for it."""
 
     id: int
     slices: int
     memory_mib: int
+    # The driver's memory slices in one slice of the device catalogue. Drivers count the memory of
+    # an RTX PRO 6000 in twelfths, and no instance has less than three of them.
     unit: int = 1
 
 
@@ -58,8 +53,7 @@ class OurInstances:
 
     @property
     def kept(self) -> bool:
-        """True if there is a book. Without one this agent hands nothing out, so it has no
-        record."""
+        """True if there is a book, which an agent has that hands out shares."""
         return self._book is not None
 
     def made(self, card: str, cut: MigInstance) -> bool:
@@ -67,8 +61,7 @@ class OurInstances:
         return self._made.get(_name(card, cut)) == cut
 
     def note(self, card: str, cut: MigInstance) -> None:
-        """Record that the instance is about to be made. Raises OSError, and then it is not
-        recorded."""
+        """Record that the instance is about to be made. Raises OSError if that fails."""
         if self._book is not None:
             self._book.note(_name(card, cut), cut)
         self._made[_name(card, cut)] = cut

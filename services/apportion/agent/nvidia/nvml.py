@@ -1,11 +1,9 @@
 """The GPUs of this machine, read from the driver through NVML.
 
 A GPU is unhealthy when the driver has lost it, asks for its reset, or has reported a critical
-XID. It is healthy again once it answers well and has been quiet for a while; `driver` listens
-for XIDs. A driver that restarts under this process (an upgrade, a reload) is opened again at the
-next look. Invariants: calls about a GPU are made one at a time, and one that does not return
-makes that GPU unhealthy without stopping others. A lost GPU stays in the inventory, unhealthy,
-for as long as this process lives. Events of every GPU that answers are received."""
+XID, until it answers well and has been quiet for a while. A restarted driver is opened again.
+Invariants: calls about a GPU are made one at a time, and one that hangs affects no other GPU. A
+lost GPU stays in the inventory, unhealthy, as long as this process lives."""
 
 import asyncio
 import os
@@ -95,10 +93,11 @@ class NvmlBackend:
         ours: OurInstances | None = None,
         ignored: frozenset[int] = IGNORED_XIDS | NOTICE_XIDS,
     ) -> None:
-        """Open the driver. A call that takes longer than `call_s` makes its GPU unhealthy.
+        """Open the driver. Raises DevicesUnavailable. A call longer than `call_s` makes its GPU
+        unhealthy.
 
-        `ours` are the MIG instances that earlier lives of this agent made, `ignored` the XIDs
-        after which a GPU stays healthy. Raises DevicesUnavailable."""
+        `ours` are MIG instances that earlier lives made, `ignored` XIDs that leave a GPU
+        healthy."""
         self._clock = clock
         self._probe_s = probe_s
         self._call_s = call_s
@@ -194,8 +193,7 @@ class NvmlBackend:
         return tuple(found)
 
     async def close(self) -> None:
-        """See `DeviceBackend`. Returns once no call into the driver is under way, except hung
-        ones."""
+        """See `DeviceBackend`. Returns once no call into the driver runs, except hung ones."""
         self._closed = True
         await self._forget()
         with suppress(Hung):

@@ -1,14 +1,11 @@
 """Report the inventory of an agent's nodes and answer their bound placements.
 
-Without a kubelet, every bound placement is answered at once: that is only a record in the ledger.
-With one (`kubelet`), a claim with shares is answered when its first container is about to start.
-Invariant: every bound claim gets at most one answer, SharesAllocated or AllocationFailed, even
-across crashes.
-
-Which inventory events to write follows from the ledger and the devices alone (`news`), and an
-event's id is a digest of its content and the revision that it follows. So a restart, a second
-agent or a retry writes the same event once. An intake judges and appends the events; a refusal
-is logged. Invariants: nothing is written while nothing differs; a retry sends the same bytes."""
+Without a kubelet, every bound placement is answered at once; with one, a claim with shares is
+answered when its first container is about to start. An intake judges and appends the events.
+Invariants: every bound claim gets at most one answer, even across crashes. Nothing is written
+while nothing differs. Inventory events follow from the ledger and the devices alone, and their
+id from content and previous revision, so restarts, retries and a second agent write the same
+event once."""
 
 import asyncio
 import contextlib
@@ -96,8 +93,8 @@ class IntakeClient:
     async def append(self, draft: Draft) -> Appended:
         """Return once the event is appended, or refused: then without a revision.
 
-        Raises HeldBack: look at the node again and report what is there then. Raises
-        NotPermitted if this agent may not report for that node."""
+        Raises HeldBack if the node must be looked at again, NotPermitted if it is not this
+        agent's."""
         return await self._insistence.append(draft)
 
     def not_ready(self) -> list[str]:
@@ -142,24 +139,23 @@ class IntakeClient:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node of this agent and its devices as last seen.
-
-    `written` are the ids of our inventory events; `refused` is set while an intake refuses the
-    last of them. `closed` are modes in which this agent cannot hand out a device, with the
-    reason. `failed` are devices to report as unhealthy, with the reason, though their driver
-    calls them healthy; their containers may still start."""
+    """One node of this agent and its devices as last seen."""
 
     name: str
     backend: DeviceBackend
     host: Host
     publisher: Publisher
-    closed: tuple[tuple[tuple[Mode, ...], str], ...] = ()
+    closed: tuple[tuple[tuple[Mode, ...], str], ...] = ()  # modes that it cannot hand out, and why
+    # Devices to report as unhealthy, with the reason, though their driver calls them healthy; their
+    # containers may still start.
     failed: dict[str, str] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
     report: NodeReported | None = None
+    # Ids of our inventory events.
     written: deque[str] = field(default_factory=lambda: deque(maxlen=OWN_IDS_KEPT))
     reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
     overtaken: asyncio.Event = field(default_factory=asyncio.Event)
+    # Set while an intake refuses the last inventory event.
     refused: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -185,11 +181,11 @@ class Agent:
         remember: bool = False,
         kubelet: bool = False,
     ) -> None:
-        """`state` is a snapshot, needed where the ledger no longer has its beginning.
+        """`state` is a snapshot, needed where the ledger no longer has its beginning; else pass
+        `rules`.
 
-        Otherwise `rules` are those by which the ledger is read. `remember`: keep claims after
-        they are answered. `kubelet`: a front door asks for bound claims, so the agent answers no
-        claim with shares by itself."""
+        `remember`: keep claims after they are answered. `kubelet`: a front door asks for bound
+        claims, so the agent answers no claim with shares by itself."""
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
@@ -244,7 +240,7 @@ class Agent:
         await self._reader.run()
 
     async def watch(self) -> None:
-        """Report every node now and whenever its devices or configuration change. Raises
+        """Report every node now and at each change of devices or configuration. Raises
         DevicesUnavailable."""
         await self._reader.caught_up()
         self._begun = self._reader.revision
@@ -254,8 +250,7 @@ class Agent:
             group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
-        """Answer claims as they fall due, until cancelled. Claims of a lost node wait for its
-        return."""
+        """Answer claims as they fall due, until cancelled; those of a lost node once it returns."""
         await self._reported.wait()
         async with asyncio.TaskGroup() as later:
             while True:
@@ -282,8 +277,8 @@ class Agent:
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
         """Send heartbeats until cancelled or `leave`, but none while the reader is halted.
 
-        The first beat waits a while until `waits` is false, that is until the kubelet knows us,
-        because pods are bound after it."""
+        Pods are bound after the first beat, so it waits a while for the kubelet to know us
+        (`waits`)."""
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():

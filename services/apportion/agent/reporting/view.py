@@ -1,14 +1,9 @@
 """What the ledger says about the nodes of one agent, as far as the agent acts on it.
 
-A small fold that cannot judge whether a placement was accepted; the binder can, and its event's
-`cause` names the one that it bound. Invariant: a claim is due exactly while the ledger has its
-placement and binding, but neither an answer nor a void. So after a restart, what is due is what is
-left to do.
-
-Anyone may write a pod's annotations, and they arrive here as PodAdopted. So a node with a
-kubelet hands out nothing to an adopted pod without proof. Either this ledger had voided just
-this placement before, or the pod runs by a placement of ours and the node's own book says that
-just these shares were handed out to it."""
+Invariants: a claim is due exactly while the ledger has its placement and binding, but neither an
+answer nor a void. Anyone may write a pod's annotations (PodAdopted), so a node with a kubelet
+gives an adopted pod nothing without proof: either this ledger had voided just this placement
+before, or the pod runs by a placement of ours and the node's own book has these shares for it."""
 
 from __future__ import annotations
 
@@ -56,15 +51,12 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True, frozen=True)
 class Claim:
-    """One bound placement of one pod on this node.
-
-    An `adopted` pod may have been allocated and released before in the same attempt. `doubtful`:
-    only the node's own book can prove that the pod was given these shares."""
+    """One bound placement of one pod on this node."""
 
     placed: PodPlaced
     bound_revision: int
-    adopted: bool = False
-    doubtful: bool = False
+    adopted: bool = False  # may have been allocated and released before in the same attempt
+    doubtful: bool = False  # only the node's own book can prove that the pod was given these shares
 
     @property
     def node(self) -> str:
@@ -103,29 +95,27 @@ class Claim:
 
 @dataclass(slots=True, eq=False)
 class NodeView:
-    """One node: its inventory in the ledger, and placements without an answer.
+    """One node: its inventory in the ledger, and placements without an answer."""
 
-    `said` is the last inventory; `refused` is set if the ledger has a refusal after it. `placed`
-    has the placements by pod and attempt, then by revision; `bound` the pods and attempts that
-    were bound. `held` are the claims of the pods bound last, answered or not, because a
-    container may start again long after its pod was answered. No event tells an agent that a pod
-    is gone. So the oldest claims are dropped, except those of pods that are `there` according to
-    the node's books. `answers` has the last answer by pod, empty if it is allocated. `resized`
-    are pods whose containers may not know their size yet; `voided` are the shares of voided
-    placements."""
-
-    said: NodeReported | None = None
+    said: NodeReported | None = None  # the last inventory
     said_revision: int = 0
     said_id: str = ""
     said_basis: int = 0
-    refused: bool = False
+    refused: bool = False  # the ledger has a refusal after `said`
+    # by pod and attempt, then revision
     placed: dict[_Key, dict[int, PodPlaced]] = field(default_factory=dict)
     bound: set[_Key] = field(default_factory=set)
+    # Claims of the pods bound last, answered or not, because a container may start again long after
+    # its pod was answered. No event tells an agent that a pod is gone, so the oldest claims are
+    # dropped, except those of pods that are `there` according to the node's books.
     held: dict[str, Claim] = field(default_factory=dict)
     there: frozenset[str] = frozenset()
+    # the last answer by pod, empty if allocated
     answers: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
+    # shares of voided placements
     voided: dict[_Key, set[tuple[Share, ...]]] = field(default_factory=dict)
+    # pods whose containers may not know their size yet
     resized: set[str] = field(default_factory=set)
     was_resized: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -1,11 +1,9 @@
 """Prepare a device for containers: its MPS daemon, its MIG instances, and the driver's limits.
 
-The only record is of the MIG instances that this agent made (`OurInstances`). Everything else is
-derived: the daemon is asked if it lives, the driver what exists, the kubelet's books and the
-ledger what is needed. So a restarted agent comes to the same result. Invariants: a device with a
-daemon accepts one process at a time, the daemon's, so nothing else runs there. An instance is
+Invariants: a device with a daemon accepts one process at a time, the daemon's. An instance is
 never destroyed if a container in the ledger may use it or if this agent did not make it. A limit
-is only set on the cgroup of a single container."""
+is only set on the cgroup of a single container. A restarted agent asks daemon, driver, books and
+ledger, and comes to the same result."""
 
 import asyncio
 import glob
@@ -59,8 +57,7 @@ class Daemons:
         self._alone = asyncio.Lock()
 
     async def ensure(self, card: str, memory_mib: int) -> None:
-        """Start the device's daemon if needed, and limit its clients to `memory_mib`. Raises
-        NotMade."""
+        """Start the device's daemon if needed, and limit its clients' memory. Raises NotMade."""
         async with self._alone:
             if not await self._lives(card):
                 await self._start(card)
@@ -69,8 +66,8 @@ class Daemons:
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
         """Stop the daemons that no pod needs, and restart needed ones that died.
 
-        `needed` maps devices to the memory of their largest share, in MiB. Return the devices
-        whose daemon had died, and whether it runs again."""
+        `needed` has each device's largest share in MiB. Return whether each that died runs
+        again."""
         died: dict[str, bool] = {}
         for card in sorted(path.name for path in self._folder.glob("*")):
             try:
@@ -171,9 +168,8 @@ class Instances:
     async def ensure(
         self, wanted: Iterable[Share], needed: Collection[Share]
     ) -> dict[Share, MadeInstance]:
-        """Make the MIG instances of one container's shares.
-
-        Raises NotMade if one is impossible; the message names the conflict. Raises OSError."""
+        """Make the MIG instances of one container's shares. Raises NotMade if one conflicts,
+        OSError."""
         made: dict[Share, MadeInstance] = {}
         for share in wanted:
             if share.instance is not None:
@@ -182,9 +178,8 @@ class Instances:
         return made
 
     async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
-        """Destroy our instances on these devices (in MIG mode) that are not needed.
-
-        Instances that the driver says are in use are retried in the next round. Raises OSError."""
+        """Destroy our instances on these devices that are not needed, or retry next time. Raises
+        OSError."""
         for card in cards:
             try:
                 kept = await self._backend.keep_instances(card, _of_card(needed, card))

@@ -1,7 +1,6 @@
 """Work out what a container gets from the ledger, and make it.
 
-The kubelet asks before every start of a container. The binding may not be in the ledger yet, so
-the answer waits a while for it. A restart may come long after the pod was answered. Invariant: a
+The binding may not be in the ledger yet, so the answer waits a while for it. Invariant: a
 container starts only with the shares that the ledger says it has, only when all of them are in
 place, and only after SharesAllocated is in the ledger."""
 
@@ -43,9 +42,7 @@ Answer = Callable[[Claim, str], Awaitable[bool]]
 class Rounds:
     """Locking on one node: preparations run concurrently, a cleanup round runs alone.
 
-    A round reads which pods exist and later removes what none of them needs. A pod that arrives
-    in between might be given what is being removed. Invariant: no preparation begins during a
-    round, and no round during a preparation."""
+    A pod that arrives during a round might be given what the round is removing."""
 
     def __init__(self) -> None:
         self._round = asyncio.Lock()
@@ -121,9 +118,8 @@ class SharePreparing:
         return prepared.edits
 
     def _check_doubtful(self, claim: Claim) -> None:
-        """Check that this node's book has the shares of a pod that claims to have run with them.
-
-        Anyone may have written the pod's phase and annotations. Raises NotPrepared."""
+        # Anyone may have written the phase and annotations that say that the pod ran with its
+        # shares.
         book = self.handed
         if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
             return
@@ -138,9 +134,8 @@ class SharePreparing:
         """The shares that may be in use on this node, without those of the pod `but`. Raises
         NotPrepared.
 
-        No event tells an agent that a pod is gone. The kubelet keeps a pod in its checkpoint
-        until its containers have ended, and the ledger has its shares. Invariant: once the
-        ledger was read to its end, no container of ours uses any other share."""
+        The kubelet keeps a pod in its checkpoint until its containers have ended. Invariant:
+        once the ledger was read to its end, no container of ours uses any other share."""
         pods = await self.hands.books.pods() - {but}
         claims = [claim.placed for pod, claim in self.view.held.items() if pod in pods]
         return [share for each in claims for share in (*each.shares, *each.borrowed)]
@@ -199,9 +194,8 @@ class SharePreparing:
     async def _made(self, claim: Claim, holder: Holder) -> Grant:
         """Make what the container gets.
 
-        Raises GrantRefused if the node cannot provide what the ledger says, NotMade if a device
-        cannot be prepared, NotPrepared if the kubelet's books cannot be read, RegionInvalid if
-        the container has too many devices, OSError."""
+        Raises GrantRefused, NotMade, RegionInvalid, OSError; NotPrepared if the books cannot be
+        read."""
         hands = self.hands
         shares, container = self._shares(claim, holder)
         needed: list[Share] = []
@@ -272,9 +266,7 @@ class SharePreparing:
 
 
 def _check(holder: Holder, to: str, edits: Edits) -> None:
-    """Raises GrantRefused if Allocate gave the container something else than is meant for it.
-
-    After a resize a container has an older environment; HAMi-core goes by its region."""
+    # Handed at Allocate. After a resize the environment differs, but HAMi-core goes by its region.
     if not holder.handed:
         raise GrantRefused("the kubelet's checkpoint does not say what it was given at Allocate")
     for handed in holder.handed:

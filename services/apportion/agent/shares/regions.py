@@ -1,10 +1,8 @@
 """Regions of containers on this node's disk: created before the container, kept while it runs.
 
-Each container has a folder that it may write to, with HAMi-core's region (or what its
-counterpart for NPUs writes). A restarted container finds its region again, without the processes
-of its earlier life. Invariants: a region that a container may have mapped is never replaced,
-only changed in place, unless the container itself removed it. Nothing that a container puts into
-its folder can fail a round or make it exceed its bounds."""
+Invariants: a region that a container may have mapped is only changed in place, unless the
+container itself removed it. Nothing that a container puts into its folder can fail a round or
+make it exceed its bounds."""
 
 import logging
 import os
@@ -40,23 +38,22 @@ class Kept(NamedTuple):
 
 
 class Breach(NamedTuple):
-    """A container that exceeds its share of a device; see `ShareBreached` for `code`.
-
-    `memory` is in bytes and `cores` in percent: the limits that were found, or the use."""
+    """A container that exceeds its share of a device; `memory` and `cores` are the limits or use
+    found."""
 
     pod: str
     container: str
     device: str
     code: BreachCode
-    memory: int = 0
-    cores: int = 0
+    memory: int = 0  # bytes
+    cores: int = 0  # percent
 
 
 class Regions:
     """The regions in one folder of the node."""
 
     def __init__(self, folder: Path, first: Collection[str] = ()) -> None:
-        """`first` are the namespaces whose priority also applies to others; see `advise`."""
+        """`first` are namespaces whose priority also applies to others; see `advise`."""
         self._folder = folder
         self._first = first
         self._missing: set[str] = set()
@@ -64,10 +61,9 @@ class Regions:
         self._lock = threading.Lock()
 
     def ensure(self, plan: RegionPlan, *, starting: bool = False) -> None:
-        """Create the region, or set these limits in the existing one.
+        """Create the region, or set these limits in the existing one. Raises OSError.
 
-        `starting`: the container has no process left. Raises OSError if the disk is full or not
-        writable, RegionInvalid if there are more devices than a region has room for."""
+        `starting`: no process is left. Raises RegionInvalid if there are too many devices."""
         path = Path(plan.path)
         with self._lock:
             open_to_all(path.parent)
@@ -87,8 +83,7 @@ class Regions:
             self._make(plan)
 
     def resize(self, plan: RegionPlan) -> bool:
-        """Set new limits of a running container; return True if it has a region of these
-        devices."""
+        """Set new limits of a running container; True if it has a region of these devices."""
         with self._lock:
             try:
                 with SharedFile(Path(plan.path)) as file:
@@ -102,10 +97,10 @@ class Regions:
         return True
 
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
-        """Restore every region to what the ledger says, then decide which containers wait.
+        """Restore every region to what the ledger says, then decide which containers wait; see
+        `feedback`.
 
-        Return the devices whose limits a container raised or removed since the last round of
-        this life; other changes are only logged. See `feedback` for the times."""
+        Return the devices whose limits a container raised or removed since the last round."""
         breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []
@@ -150,9 +145,8 @@ class Regions:
     def read(
         self, only: Collection[tuple[str, str]] | None = None
     ) -> Iterator[tuple[str, str, Region]]:
-        """Yield pod, container and region; each region is closed when the next is read.
-
-        `only` restricts this to these pods and containers."""
+        """Yield pod, container and region of all, or `only` these; each is closed when the next
+        is read."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue
@@ -169,10 +163,8 @@ class Regions:
             yield _pod(folder), folder / REGION
 
     def keep(self, pods: Collection[str]) -> None:
-        """Remove the folders of pods that were missing from `pods` twice in a row.
-
-        `pods` are those that the kubelet knows; just after its start, it may not know all of
-        them."""
+        """Remove the folders of pods that were missing from `pods` twice in a row."""
+        # Twice, because a kubelet that just started may not know all of its pods.
         folders = [(_pod(path), path) for path in self._folder.glob("*_*")]
         missing = {pod for pod, _ in folders if pod not in pods}
         left = REMOVED_MAX
@@ -206,11 +198,12 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SharedFile:
-    """A file (`region.Stored`), opened so that a container cannot redirect us.
+    """A file (`region.Stored`), opened so that a container cannot redirect this process, which is
+    root.
 
-    A container can write to its own folder: it may put there a link to a file of the node, a
-    pipe without a reader, or a shorter file. We run as root. Invariant: only a regular file with
-    a single name is opened. It is not mapped, so its owner cannot crash us by truncating it."""
+    A container can put a link, a pipe without a reader, or a shorter file into its folder.
+    Invariant: it is a regular file with a single name, and not mapped, so truncating it does no
+    harm."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError if it does not exist, RegionInvalid if it is irregular or has another
@@ -250,8 +243,8 @@ class SharedFile:
 def remove(folder: Path, most: int) -> int:
     """Remove a folder and at most `most` entries in it; return how many. Raises OSError.
 
-    Nested folders are moved to the top and emptied there, so this neither recurses nor has more
-    than two folders open. It follows no links."""
+    Nested folders are moved to the top first, so this neither recurses nor has more than two
+    open."""
     done = 0
     top = os.open(folder, _FOLDER)
     try:

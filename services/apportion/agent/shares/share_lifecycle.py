@@ -1,7 +1,6 @@
 """Create, limit and remove the shares of one node, for a kubelet or for `apportion run`.
 
-Each of the two has its own books, which say which pods exist. Invariant: nothing is removed that
-a pod in these books has."""
+Invariant: nothing is removed that a pod in the books has."""
 
 import asyncio
 import logging
@@ -93,8 +92,7 @@ class ShareLifecycle:
         self.sampling.expose(metrics, places.metrics_as)
 
     async def look(self) -> set[str]:
-        """Return the uids of the pods in the books; the view keeps their claims. Raises
-        NotPrepared."""
+        """Return the uids of the pods in the books; their claims are kept. Raises NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods
@@ -196,8 +194,8 @@ _Key = tuple[str, str, str, str]
 class Breaches:
     """Breaches found on one node that are to be reported.
 
-    Invariants: each code is reported at most once an hour for a container and device, so a
-    container cannot fill the ledger. No loop that restores a limit waits for an append."""
+    Invariant: a code is reported at most once an hour for a container and device, so a container
+    cannot fill the ledger."""
 
     def __init__(
         self,
@@ -231,9 +229,8 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Report those that the previous sample from `source` had as well.
-
-        The others may be from a process that is starting or ending."""
+        """Report those that `source` found last time, too; others may be from a starting or
+        ending process."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

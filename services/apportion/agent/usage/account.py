@@ -1,8 +1,7 @@
 """Hourly sums of use: for each share, how much was used for how long, and the peak.
 
-The account is also saved to disk, so a crash loses at most a minute of it. Invariants: every
-sampled time is in exactly one record. A share or program whose sums do not fit an event is left
-out and logged, without affecting the others."""
+Invariants: every sampled time is in exactly one record. A share or program whose sums do not fit
+an event is left out and logged, without affecting the others."""
 
 from __future__ import annotations
 
@@ -94,8 +93,7 @@ _decode = msgspec.msgpack.Decoder(list[_Saved]).decode
 
 
 class Account:
-    """One node's sums from `began_s` to `ended_s` (seconds since 1970); open while `ended_s` is
-    0."""
+    """One node's sums between two times in seconds since 1970; open while `ended_s` is 0."""
 
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
@@ -151,8 +149,7 @@ def saved(accounts: Iterable[Account]) -> bytes:
 
 
 def restored(data: bytes) -> list[Account]:
-    """Decode saved accounts. Raises ValueError (msgspec.DecodeError is one) if the bytes are
-    broken."""
+    """Decode saved accounts. Raises ValueError if the bytes are broken."""
     return [Account.of_saved(each) for each in _decode(data)]
 
 

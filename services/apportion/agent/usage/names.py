@@ -1,10 +1,8 @@
 """Metrics of use under our own names and, on request, under those of replaced systems.
 
-Their dashboards keep working, with the same names and units (ratios are percent): HAMi's
-vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), the monitor of volcano-vgpu-device-plugin
-(`cmd/vgpu-monitor/metrics.go`) and gpu-manager (its display of metrics). Invariant: every series
-is about something that is on the node now; there are no more series than shares, devices and
-programs."""
+Sources: HAMi's vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), volcano-vgpu-device-plugin's monitor
+(`cmd/vgpu-monitor/metrics.go`) and gpu-manager, with their units: ratios are percent. Invariant:
+every series is about something that is on the node now."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
@@ -31,9 +29,8 @@ class Seen(NamedTuple):
 
 
 class _Monitor(NamedTuple):
-    """The gauges of one system, each with the field of a `Use` or `Load` that it reads.
-
-    `kinds.0` is the first of `Use.kinds`."""
+    """The gauges of one system, with a field of `Use` or `Load` each; `kinds.0` is the first of
+    `kinds`."""
 
     of_use: Mapping[Family, str]
     of_card: Mapping[Family, str]

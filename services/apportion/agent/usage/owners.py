@@ -1,10 +1,10 @@
 """Find the pod of a process by its cgroup and the container by its mounts, as the kernel reports
 them.
 
-The kubelet puts every container into a cgroup with the pod's uid in its path, and mounts a file
-from that container's folder (`pods/UID/containers/NAME/…`). Neither changes while a program
-runs, so both are read once. The environment and name of a process are not used, because it can
-set them. Invariant: a container is only named with a pod, and both come from the same uid."""
+The kubelet puts the pod's uid into the cgroup's path and mounts `pods/UID/containers/NAME/…`.
+Neither changes while a program runs, so both are read once. A process can set its environment
+and name, so these are not used. Invariant: a container is only named with a pod, and both come
+from the same uid."""
 
 import re
 from contextlib import suppress
@@ -25,16 +25,13 @@ _in_mounts = re.compile(rf"/pods/({_UID})/containers/([a-z0-9-]{{1,63}})/").find
 
 
 class Owner(NamedTuple):
-    """The pod's uid and the container's name of a process; empty if it has none.
-
-    `inner` is the id of the process in its container, and `command` its program's name. `cgroup`
-    is the path of the container's own cgroup (version 2), as the kernel reports it to this
-    process."""
+    """The owner of a process: a pod's uid and a container's name, or empty."""
 
     pod: str
     container: str
-    inner: int
-    command: str
+    inner: int  # the process id in the container
+    command: str  # the program's name
+    # path of the container's own cgroup (version 2), as the kernel reports it here
     cgroup: str = ""
 
 

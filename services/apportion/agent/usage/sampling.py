@@ -1,10 +1,7 @@
 """Sample the use of a node every few seconds, for metrics, subscribers and hourly sums.
 
-Samples are plain messages on `apportion.usage.NODE`, which are not stored; once an hour their
-sums become an event. Nodes start their hours at different minutes, so that ten thousand of them
-do not write at once. Invariants: a failed sample is left out and logged once. Neither containers
-nor a ledger that accepts no records stop the sampling. An hour's sums are kept until they are
-recorded."""
+Invariants: a failed sample is left out and logged once. Neither containers nor a ledger that
+accepts no records stop the sampling. An hour's sums are kept until they are recorded."""
 
 import asyncio
 import logging
@@ -75,6 +72,8 @@ class Sampling:
         self._saved = places.state / _SAVED
         self._sample_s = places.sample_s
         self._record_s = places.record_s
+        # Nodes begin their hours at different times, so that ten thousand of them do not write at
+        # once.
         self._offset_s = zlib.crc32(node.name.encode()) % places.record_s
         self._accounts = [Account(0.0)]  # the last one is open
         self._closed = asyncio.Event()

@@ -1,11 +1,9 @@
 """Attribute loads and regions to shares: what each container uses of its share.
 
-Use is what the driver counts: a MIG instance by its own counters, every other share by its
-processes. A container's region is used only where the driver reports nothing about its
-processes, because the container may write anything there. Invariants: every share of a pod on
-the node has exactly one use, zero if nothing runs and never more than the device has. Limits
-come from the ledger. A process counts for a share of its own pod or for none. A region gets an
-id only in the slot of that process."""
+Invariants: every share of a pod on the node has exactly one use, zero if nothing runs and never
+more than the device has. Limits come from the ledger. A region, which its container can change,
+counts only where the driver reports no processes. A process counts for a share of its own pod or
+for none. A region gets an id only in the slot of that process."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -32,17 +30,14 @@ OwnerOf = Callable[[int], Owner | None]
 
 
 class Reading(NamedTuple):
-    """What a region says about one of its devices: memory in bytes, and percent of the compute.
-
-    `kinds` and `idle_s` are as in `Use`. `running`: HAMi-core knows a process. `pids` maps the
-    id of each process in the container to its id on the node, according to the region."""
+    """What a region says about one of its devices: memory in bytes, and percent of the compute."""
 
     memory_used: int
     cores_used: int
-    kinds: tuple[int, int, int]
+    kinds: tuple[int, int, int]  # as in `Use`
     idle_s: float | None
-    running: bool
-    pids: Mapping[int, int] = {}
+    running: bool  # HAMi-core knows a process
+    pids: Mapping[int, int] = {}  # node id by id in the container, according to the region
 
 
 def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
@@ -102,26 +97,23 @@ def _reading(region: Region, now_s: float) -> dict[str, Reading]:
 
 
 class Use(NamedTuple):
-    """What one container uses of one device, with its limits: memory in bytes, compute in percent.
-
-    `position` is the index of the device in the container. `kinds` are the bytes of contexts,
-    modules and data, and `idle_s` the seconds since the last kernel launch; both come only from
-    regions. `bound` is the revision of the pod's binding."""
+    """What one container uses of one device: memory in bytes, compute in percent."""
 
     pod: str
     namespace: str
     name: str
     container: str
-    position: int
+    position: int  # index of the device in the container
     device: str
     instance: MigInstance | None
     memory_limit: int
     memory_used: int
     cores_limit: int
     cores_used: int | None
+    # bytes of contexts, modules and data, from the region
     kinds: tuple[int, int, int] | None = None
-    idle_s: float | None = None
-    bound: int = 0
+    idle_s: float | None = None  # since the last kernel launch, from the region
+    bound: int = 0  # the revision of the pod's binding
 
     @property
     def key(self) -> Key:
@@ -139,18 +131,16 @@ class Unshared(NamedTuple):
 
 
 class Look(NamedTuple):
-    """One sample of a node.
-
-    `pids` has, by container, the processes that use a device: node id by inner id. `cgroups` has
-    the cgroup, if the kernel names one, of each container with such a process. `breaches` are
-    containers whose region lacks their processes, or counts far less memory than the driver. A
-    process that has just started or ended can cause one, too."""
+    """One sample of a node."""
 
     uses: tuple[Use, ...] = ()
     loads: tuple[Load, ...] = ()
     unshared: tuple[Unshared, ...] = ()
+    # of processes that use a device: node id by inner id
     pids: Mapping[Container, Mapping[int, int]] = {}
-    cgroups: Mapping[Container, str] = {}
+    cgroups: Mapping[Container, str] = {}  # if the kernel names one
+    # Containers whose region lacks their processes or counts far less memory than the driver. A
+    # process that has just started or ended can cause one, too.
     breaches: tuple[Breach, ...] = ()
 
 

@@ -1,8 +1,7 @@
 """Recheck pods that the ledger has released but that this watcher still sees on a node.
 
-The watcher may not have heard yet that the pod ended. So it asks the API server before it takes
-the pod's devices again. Invariant: a released pod is adopted again only if the API server
-confirms, after the release, that it is running."""
+Invariant: a released pod is adopted again only if the API server confirms, after the release,
+that it is running; the watch may be behind."""
 
 import logging
 from collections.abc import Iterable

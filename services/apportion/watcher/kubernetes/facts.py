@@ -1,9 +1,8 @@
 """Find and append the events that make the ledger agree with the cluster.
 
-Every event is fenced by the newest revision on its subject. So one of two watchers writes it,
-and one that lags writes nothing. `Facts` finds them and is pure; `FactWriting` appends them. If
-another writer was faster, the object is compared again on what that one wrote, or left alone if
-that is final. Invariant: nothing is written while nothing differs."""
+Every event is fenced by the newest revision on its subject, so one of two watchers writes it. If
+another writer was faster, the object is compared again, or left alone if that is final.
+Invariant: nothing is written while nothing differs."""
 
 import asyncio
 import logging
@@ -84,15 +83,13 @@ class Adoption(NamedTuple):
 
 
 class Revisions:
-    """The newest revision of each subject that this watcher fences, except those of live pods.
-
-    `adopted` are live pods whose submission is not the newest event on their subject: they were
-    adopted, or the ledger's beginning was dropped. Their ends are fenced like other events."""
+    """The newest revision of each subject that this watcher fences, except those of live pods."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._newest: dict[str, int] = {}
         self.fences = Fences()
+        # Live pods whose submission is not the newest event on their subject.
         self.adopted: set[str] = set()
 
     def note(self, subject: str, revision: int) -> None:
@@ -303,8 +300,7 @@ class Facts:
             yield from map(self._fact, mirror.differences(marked.others.get(kind, ())))
 
     def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
-        """Volume claims that the ledger lacks or has otherwise; also those of the pods to
-        submit."""
+        """Volume claims, also of the pods to submit, that the ledger lacks or has otherwise."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         coming = (
             f"{draft.namespace}/{claim}" for draft in drafts if draft for claim in claims_of(draft)
@@ -381,10 +377,7 @@ _log = logging.getLogger(__name__)
 
 
 class FactWriting:
-    """Appends the events of one watcher. `written` counts them by name.
-
-    `final` are the uids of pods about which nothing more is written: they were in the ledger
-    already, or no event can hold them."""
+    """Appends the events of one watcher."""
 
     def __init__(
         self,
@@ -399,8 +392,9 @@ class FactWriting:
         self._revisions = revisions
         self._publisher = publisher
         self._append_one = append
+        # Pods that were in the ledger already, or that no event can hold.
         self.final: set[str] = set()
-        self.written: Counter[str] = Counter()
+        self.written: Counter[str] = Counter()  # by name of the event
 
     async def append(self, reader: Reader[Change], ledger: Ledger, facts: list[Fact]) -> None:
         """Append events and fold them. Raises LedgerError if a retry cannot help."""

@@ -1,7 +1,6 @@
 """Tell owners of pods, PodGroups and Queues what Volcano obeys and Apportion ignores.
 
-Writes one Kubernetes event per object, and another whenever the ignored fields change.
-Invariants: the backlog is bounded, and an event that the API server refuses is not retried."""
+Writes one Kubernetes event per object and change. A refused one is not retried."""
 
 import asyncio
 import logging
@@ -39,8 +38,7 @@ class Subject(NamedTuple):
 
 
 class Ineffective:
-    """What was reported about each object, what is still to be reported, and the loop that does
-    it."""
+    """What was and what is still to be reported about each object, and the loop that reports it."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api

@@ -1,6 +1,4 @@
-"""The objects of one kind that a watch reports, and their differences from the ledger.
-
-Invariant: after a list, `entries` are the objects that the list had."""
+"""The objects of one kind that a watch reports, and their differences from the ledger."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,17 +46,14 @@ def metadata_of(raw: bytes) -> Metadata:
 
 
 class Marks(ABC):
-    """The objects to compare again, in order of marking; `stir` is called when one is marked.
-
-    `reports` are the events about these objects; `key` are their fields that form an object's
-    key."""
+    """The objects to compare again, in order of marking; `stir` is called when one is marked."""
 
     def __init__(
         self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]
     ) -> None:
         self._stir = stir
-        self.reports = reports
-        self._key = key
+        self.reports = reports  # the events about these objects
+        self._key = key  # the fields that form an object's key
         self._marked: dict[str, None] = {}
 
     @abstractmethod
@@ -91,9 +86,7 @@ def readable(
     key: Callable[[Metadata], str] = lambda meta: meta.key,
     keeps: bool = True,
 ) -> Kind[V]:
-    """A kind whose unreadable objects are reported as problems.
-
-    `keeps`: an unreadable object keeps its last readable content; otherwise it counts as absent."""
+    """A kind whose unreadable objects are problems and, unless it `keeps` them, count as absent."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)
@@ -125,9 +118,7 @@ def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_news(wanted: Any, known: Any) -> bool:
-    """True if the ledger differs and does not have a later version.
-
-    A new version with the same content is no news."""
+    """True if the ledger differs in more than the version, and does not have a later version."""
     version = getattr(known, "version", None)
     if version is None:
         return bool(wanted != known)
@@ -138,8 +129,8 @@ def is_news(wanted: Any, known: Any) -> bool:
 class Mirror(Marks, Generic[V]):
     """Objects of one kind in the cluster, and what the ledger `has` of them.
 
-    `reports` are the event about an object and, if the ledger forgets one, the event that it is
-    gone. `minor` returns True if a change needs no comparison."""
+    The second of `reports`, if any, is the event that an object is gone; `minor` changes are
+    ignored."""
 
     def __init__(
         self,
@@ -168,8 +159,7 @@ class Mirror(Marks, Generic[V]):
         return dict.fromkeys((*self.entries, *keys_of(self._has())))
 
     def differences(self, names: Iterable[str]) -> Iterator[Payload]:
-        """The events about these objects that the ledger lacks, and those about objects that are
-        gone."""
+        """The events about these objects that the ledger lacks."""
         for name in names:
             wanted: Any = self.entries.get(name)
             known = known_as(self._has(), name)

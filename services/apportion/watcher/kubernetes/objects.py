@@ -1,8 +1,6 @@
 """Decode Kubernetes objects from the API server into small records.
 
-Only fields that matter for a decision are decoded. A pod is read as a manifest once, when it
-needs a placement. Invariant: reading any object gives a record; what cannot be understood is in
-it as a problem."""
+Invariant: reading any object gives a record; what cannot be understood is in it as a problem."""
 
 import math
 import re
@@ -222,12 +220,7 @@ _decode_any = from_outside(msgspec.json.Decoder(dict[str, Any]).decode)
 
 @dataclass(slots=True, eq=False)
 class PodView:
-    """A pod of the cluster.
-
-    `ended` says how it ended. `draft` or `problem` is set while it needs a placement from us;
-    `amounts` is what it takes of its node. `ports`, `anti_affinity`, `disks` and `volume_claims`
-    are set if it is on a node. `claim` is what it says it has been allocated, if it is bound and
-    the ledger does not have it; `unread` is set if the ledger had it."""
+    """A pod of the cluster."""
 
     uid: str
     namespace: str
@@ -235,32 +228,32 @@ class PodView:
     version: int
     ours: bool
     node: str = ""
-    ended: str = ""
+    ended: str = ""  # how it ended
     deleting: bool = False
-    amounts: NodeConstraints = NOTHING
+    amounts: NodeConstraints = NOTHING  # what it takes of its node
     labels: dict[str, str] = field(default_factory=dict)
     gates: tuple[str, ...] = ()
-    ports: tuple[HostPort, ...] = ()
+    ports: tuple[HostPort, ...] = ()  # like the next three, set if it is on a node
     anti_affinity: tuple[PodTerm, ...] = ()
     disks: tuple[Disk, ...] = ()
     volume_claims: tuple[str, ...] = ()
     shares: str = ""
     attempt: str = ""
-    draft: PodDraft | None = None
+    draft: PodDraft | None = None  # or `problem`, while it needs a placement from us
     problem: ManifestError | None = None
-    claim: Claim | None = None
-    unread: bool = False
+    claim: Claim | None = None  # the devices that it says it has, if bound and not in the ledger
+    unread: bool = False  # the ledger had it, so `claim` was not read
 
 
 class ObjectReader:
     """Reads objects for one watcher.
 
     `knows` returns True if the ledger has the pod of a uid. `writers` are the field managers
-    whose annotations are trusted on pods that others bound. `claimed` adds to a draft what its
-    ResourceClaims request, if these are read. `ineffective` is given the fields of an object
-    that have no effect here."""
+    whose annotations are trusted on pods that others bound."""
 
+    # Adds what its ResourceClaims request to a pod's draft, if these are read.
     claimed: Callable[[bytes, PodDraft], PodDraft | None] | None = None
+    # Given the fields of an object that have no effect here.
     ineffective: Callable[[Subject, Iterable[Suspect]], None] = staticmethod(lambda *_: None)
 
     def __init__(
@@ -279,9 +272,8 @@ class ObjectReader:
         self._drafts: dict[tuple[bytes, ...], PodDraft] = {}
 
     def configure(self, configuration: Configuration) -> None:
-        """Read objects by this configuration; objects that were read before stay as they are.
-
-        Scheduler names in the configuration replace those of the command line."""
+        """Use this configuration for objects read from now on. Its scheduler names replace the
+        given ones."""
         config = manifest_config(configuration)
         claims = self.claimed is not None
         self._config = msgspec.structs.replace(config, resource_claims=claims)
@@ -289,9 +281,8 @@ class ObjectReader:
         self._names = scheduler_names(configuration, self._given)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
-        """Return uid, pod and version; the pod is None if it does not matter here.
-
-        A draft that `entries` has already is not read again."""
+        """Return uid, pod (None if it does not matter here) and version; drafts in `entries` are
+        reused."""
         pod = _decode_pod(raw)
         meta = pod.metadata
         before = entries.get(meta.uid)
@@ -399,9 +390,7 @@ class ObjectReader:
         return any(_names_any(bytes(part.resources), ours) for part in parts)
 
     def node(self, raw: bytes) -> NodeObserved:
-        """Read a node, without what its pods take; an unreadable amount counts as zero.
-
-        Amounts are from `status.allocatable`, and the version is the object's."""
+        """Read a node, without what its pods take; an unreadable amount counts as zero."""
         node = _decode_node(raw)
         allocatable = node.status.allocatable or {}
         ours = claimed(self._config.dialects)
@@ -428,8 +417,7 @@ class ObjectReader:
         )
 
     def group(self, raw: bytes, api_version: str) -> tuple[PodGroupObserved, bool]:
-        """Read a PodGroup, and whether Volcano's controllers wait to admit it. Raises
-        ManifestError."""
+        """Read a PodGroup, and whether Volcano waits to admit it. Raises ManifestError."""
         document = _decode_any(raw) | {"apiVersion": api_version, "kind": "PodGroup"}
         meta = document["metadata"]
         found = of_annotations(meta.get("annotations") or {}, _NOTES)
@@ -460,8 +448,7 @@ class ObjectReader:
         )
 
     def quota(self, raw: bytes) -> QuotaObserved | None:
-        """Read a ResourceQuota; None if it does not limit extended resources. Raises
-        ManifestError."""
+        """Read a ResourceQuota; None if it has no extended resources. Raises ManifestError."""
         document = _decode_any(raw)
         meta, hard = document["metadata"], extended_limits(document)
         if not hard:
@@ -510,10 +497,9 @@ def _amounts(
     ours: frozenset[str],
     infeasible: bool,  # noqa: FBT001 - part of the cache key
 ) -> NodeConstraints:
-    """What a pod takes of its node, with its overhead and its own resources.
+    """What a pod takes of its node. Cached, because pods of one template have the same.
 
-    Cached, because pods of one template have the same. `infeasible`: the node will never do the
-    resize that the spec requests."""
+    `infeasible`: the node will never do the resize that the spec requests."""
     overhead, resources, given_to_pod = of_pod
     containers = []
     try:
@@ -545,8 +531,7 @@ def _resized(
 ) -> _Resources:
     """The resources of a container or pod, or what its kubelet gave it if that is more.
 
-    Counts as kube-scheduler 1.36 does. `without` is the pod's overhead, which its status
-    includes."""
+    As in kube-scheduler 1.36. `without` is the pod's overhead, which its status includes."""
     spec = _decode_resources(raw) or _Resources()
     if given == _NOT_GIVEN:
         return spec

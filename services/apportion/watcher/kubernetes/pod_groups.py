@@ -1,6 +1,4 @@
-"""PodGroups of three APIs: what each declares about its gang, and which wait to be admitted.
-
-Invariant: a list of one API does not affect the gangs of the others."""
+"""PodGroups of three APIs: what each declares about its gang, and which wait to be admitted."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -29,11 +27,7 @@ POD_GROUPS = {
 
 
 class PodGroupView(Marks):
-    """What PodGroups declare, by the gang's name; `stir` is called when any changes.
-
-    `served` returns the versions in which the server has PodGroups of an API group, or None
-    while that is unknown. `waiting` are gangs for which Volcano's controllers create no pods
-    until they are admitted."""
+    """What PodGroups declare, by the gang's name; `stir` is called when any changes."""
 
     def __init__(
         self, reader: ObjectReader, state: State, stir: Callable[[], None], problem: Problem
@@ -41,10 +35,11 @@ class PodGroupView(Marks):
         super().__init__(stir, (PodGroupObserved, PodGroupGone), ("group",))
         self._reader = reader
         self._state = state
+        # The versions in which the server has an API group's PodGroups; None while that is unknown.
         self.served: Callable[[str], Collection[str] | None] = lambda _api: None
         by_kind: dict[str, dict[str, PodGroupObserved]] = {kind: {} for kind in POD_GROUPS}
         self.declared = ChainMap(*by_kind.values())
-        self.waiting: set[str] = set()
+        self.waiting: set[str] = set()  # Volcano creates no pods until these are admitted
         self.kinds = {
             kind: self._kind(POD_GROUPS[kind], groups, problem) for kind, groups in by_kind.items()
         }

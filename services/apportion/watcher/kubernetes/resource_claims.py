@@ -1,8 +1,7 @@
 """The cluster's ResourceClaims, and the pods that wait for them.
 
-A pod that names claims can only be read together with them. So it is kept until it is in the
-ledger, and read again whenever one of its claims changes. Invariant: a claim belongs to one pod,
-preferably one in the ledger. Other pods that name it are rejected until that pod is gone."""
+Invariant: a claim belongs to one pod, preferably one in the ledger. Other pods that name it are
+rejected until that pod is gone."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -65,10 +64,10 @@ class ResourceClaimView:
             self._forget(uid)
 
     def drafted(self, raw: bytes, draft: PodDraft) -> PodDraft | None:
-        """Add what the claims request to a pod's draft; None until all of them exist.
+        """Add what the claims request to a pod's draft; None until all exist. Raises ManifestError.
 
         The pod is kept until `follow` says that it no longer waits, because its claims may
-        change. Raises ManifestError if the pod cannot have what it names."""
+        change."""
         pod = PodClaims(raw)
         self._forget(pod.pod)
         self._waiting[pod.pod] = raw, pod.keys

@@ -1,8 +1,7 @@
 """The cluster as its API server reports it, and which objects to compare with the ledger.
 
-Changes mark objects, and only marked objects are compared, so that a change costs the same in a
-cluster of any size. Invariant: a pod counts as gone only if the server said so: by a deletion,
-by a list that began after the pod was in the ledger, or in the answer to a query for that pod."""
+Invariant: a pod counts as gone only if the server said so: by a deletion, by a list that began
+after the pod was in the ledger, or in the answer to a query for that pod."""
 
 import asyncio
 import logging
@@ -56,12 +55,7 @@ class Marked:
 
 
 class ClusterView:
-    """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster.
-
-    `mirrors` are kinds that the ledger has object by object; `others` are these, gangs and
-    volume claims. `gone` are pods that have left, with the reason, until the ledger has it.
-    `touched` is the newest version at which a pod came to a node or left it. `problems` are
-    unreadable objects."""
+    """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster."""
 
     def __init__(self, reader: ObjectReader, state: State) -> None:
         self._reader = reader
@@ -70,10 +64,10 @@ class ClusterView:
         self.nodes: dict[str, NodeObserved] = {}
         self.volume_limits: dict[str, dict[str, int]] = {}
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
-        self.touched: dict[str, int] = {}
-        self.gone: dict[str, str] = {}
+        self.touched: dict[str, int] = {}  # newest version at which a pod came or left
+        self.gone: dict[str, str] = {}  # reason, until the ledger has it
         self._left: dict[str, None] = {}
-        self.problems: dict[str, str] = {}
+        self.problems: dict[str, str] = {}  # objects that cannot be read
         self.marked = Marked()
         self.stirred = asyncio.Event()
         self.volumes = VolumeView(state, self.stirred.set, self._problem)

@@ -1,8 +1,7 @@
 """The cluster's volumes, and what they mean for the volume claims that pods mount.
 
-A changed volume or class may affect every claim of that class, so those claims are marked
-together when they are compared. Invariant: the ledger only has claims that are mounted by a pod
-of the ledger, or by one that another scheduler placed."""
+Invariant: the ledger only has claims that are mounted by a pod of the ledger, or by one that
+another scheduler placed."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -41,20 +40,16 @@ DRIVERS, CAPACITIES = "csidrivers", "csistoragecapacities"
 
 
 class VolumeView(Marks):
-    """Claims and capacities by `namespace/name`; volumes, classes and drivers by name.
-
-    `stir` is called when any changes, `problem` with an unreadable object and the error.
-    `mounted` has the claims that live pods mount, with the source (ledger or cluster) and uid of
-    each pod."""
+    """Claims and capacities by `namespace/name`; volumes, classes and drivers by name."""
 
     def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
         super().__init__(stir, (VolumeClaimObserved, VolumeClaimGone), ("namespace", "claim"))
         self._state = state
         self._problem = problem
         self.claims: dict[str, Claim] = {}
-        self.mounted: dict[str, set[tuple[str, str]]] = {}
+        self.mounted: dict[str, set[tuple[str, str]]] = {}  # (LEDGER or CLUSTER, pod uid)
         self._claim_of: dict[str, str] = {}
-        self._marked_classes: set[str] = set()
+        self._marked_classes: set[str] = set()  # their claims are marked in `take`
         for uid, pod in state.pods.items():
             self._mount(LEDGER, uid, pod.submitted, live=True)
         volumes: dict[str, Volume] = {}
@@ -151,9 +146,8 @@ class VolumeView(Marks):
     def differences(
         self, names: Iterable[str], coming: Iterable[str]
     ) -> Iterable[VolumeClaimObserved | VolumeClaimGone]:
-        """The events about these claims that the ledger lacks.
-
-        `coming` are claims of pods that are about to be submitted."""
+        """The events about these claims, and those of pods to be submitted, that the ledger
+        lacks."""
         soon = set(coming)
         for key in dict.fromkeys((*names, *soon)):
             known: VolumeClaimObserved | None = known_as(self._state.volume_claims, key)

@@ -1,9 +1,7 @@
 """The watcher's loop over a cluster: take what is marked, compare, append, fold, repeat.
 
-Invariants: a comparison is only made on a fold that includes everything that the ledger had when
-the change was read, so a binding is never seen before its placement. Pods leave before gangs are
-declared, and gangs are declared before their pods come, each on the state that the previous step
-made."""
+Invariant: the fold includes everything that the ledger had when the change was read, so a
+binding is never seen before its placement."""
 
 import asyncio
 import contextlib
@@ -263,10 +261,6 @@ class KubernetesWatching:
     async def _settle(
         self, reader: Reader[Change], ledger: Ledger, marked: Marked, *, missed: bool = False
     ) -> int:
-        """Write the differences among the marked objects; return how many events that took.
-
-        `missed`: no watch reported these, so the ledger gets an event about each difference as
-        well."""
         await reader.reached(await ledger.last_revision())
         final = self._writing.final
         final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
@@ -283,6 +277,7 @@ class KubernetesWatching:
         return written
 
     def _steps(self, marked: Marked, pods: list[str]) -> Iterator[list[Fact]]:
+        # Pods leave before gangs are declared, and gangs are declared before their pods come.
         facts = self._facts
         # Yielded even if empty, because the pods' claims are read after it.
         yield [*facts.ends(self._unchanged(marked.pods))]
@@ -400,9 +395,8 @@ def kubernetes_watching(
     dra: bool = False,
     writers: frozenset[str] = WRITERS,
 ) -> KubernetesWatching:
-    """Make a watcher of these schedulers' pods; with `dra`, it also reads ResourceClaims.
-
-    `writers` are the field managers whose annotations are trusted on pods that others bound."""
+    """Make a watcher of these schedulers' pods; `dra`: with their ResourceClaims; see
+    `PodReading`."""
     known = state.pods
     reader = ObjectReader(
         schedulers, ManifestConfig(), knows=lambda uid: uid in known, writers=writers

@@ -1,10 +1,8 @@
 """A folder of manifests as a source: pods are wanted as long as their file exists.
 
-Changes are found by name, size and modification time, which works on any file system. A new
-configuration may change what a manifest means, so all files are read again. Invariants: a file
-is read only after it was unchanged for a while, so a half-written one is never taken for
-complete. The previous content of a broken file or document stays wanted until it is fixed or
-removed. A broken file does not affect others."""
+Invariants: a file is read only after it was unchanged for a while, so a half-written one is
+never taken for complete. The previous content of a broken file or document stays wanted until it
+is fixed or removed, and a broken file does not affect others."""
 
 import asyncio
 import errno
@@ -57,8 +55,7 @@ class _File:
 class ManifestFolder(Source):
     """The manifests of one folder as a source.
 
-    `name` distinguishes this source's pods: watchers of the same files need the same name,
-    watchers of different files different names."""
+    Watchers of the same files need the same `name`, watchers of different files different names."""
 
     def __init__(self, folder: Path, *, name: str, interval_s: float, clock: Clock) -> None:
         self._folder = folder

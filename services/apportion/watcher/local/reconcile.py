@@ -1,10 +1,8 @@
 """The difference between what a source wants and what the ledger has, as events.
 
-Pure, so that two watchers or two runs derive the same events with the same ids. A pod whose
-manifest changed is another pod, as with the kubelet's static pods: the old one is gone and the
-next incarnation is submitted. The same happens on eviction: no other service would release the
-pod, and it is submitted again as long as its manifest exists. Invariant: nothing is written
-while nothing differs."""
+Pure, so that two watchers derive the same events with the same ids. A pod that is evicted or
+whose manifest changed ends, and its next incarnation is submitted, as with the kubelet's static
+pods. Invariant: nothing is written while nothing differs."""
 
 import asyncio
 import hashlib
@@ -32,14 +30,12 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """All that a source wants at one point in time; pods by `namespace/name`, gangs by name.
-
-    `whole` is False while a part of the source has never been readable. Then only a pod that was
-    `seen` before can be gone, because others may be in the unreadable part."""
+    """All that a source wants at one point in time; pods by `namespace/name`, gangs by name."""
 
     pods: Mapping[str, PodDraft] = field(default_factory=dict)
     groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)
-    seen: AbstractSet[str] = frozenset()
+    seen: AbstractSet[str] = frozenset()  # pods that were readable before
+    # False while a part of the source was never readable: any unseen pod may be in it
     whole: bool = True
 
     def lacks(self, key: str) -> bool:
@@ -84,19 +80,15 @@ class Fact(NamedTuple):
 
 
 class Known:
-    """What the ledger has of one source's pods, updated from the fold's changes.
-
-    `live` are the pods by `namespace/name` and incarnation; `latest` is the highest incarnation
-    that was ever submitted. `declared` is the revision at which each gang was last declared or
-    forgotten."""
+    """What the ledger has of one source's pods, updated from the fold's changes."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._moved = False
         self._declared_lately: set[str] = set()
-        self.live: dict[str, dict[int, PodSubmitted]] = {}
-        self.latest: dict[str, int] = {}
-        self.declared: dict[str, int] = {}
+        self.live: dict[str, dict[int, PodSubmitted]] = {}  # by `namespace/name` and incarnation
+        self.latest: dict[str, int] = {}  # the highest incarnation, live or not
+        self.declared: dict[str, int] = {}  # revision of a gang's last declaration or end
         self._since = 0
 
     def begin(self, state: State) -> None:
@@ -111,9 +103,8 @@ class Known:
         self._declared_lately.clear()
 
     def outdates(self, wanted: Observation) -> bool:
-        """True if an event since the look began may be based on a later look.
-
-        Changes of other sources' pods do not count."""
+        """True if an event since the look began, about what it wants, may be based on a later
+        look."""
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
     def declared_at(self, gang: str) -> int:
@@ -125,9 +116,8 @@ class Known:
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record an id that the server knows and the fold has passed.
-
-        If the fold has not seen it, the snapshot has forgotten it; it is used up."""
+        """Record an id that the server knows; if the fold has not seen it, a snapshot has
+        forgotten it."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 

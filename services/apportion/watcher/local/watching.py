@@ -1,8 +1,7 @@
 """The watcher's loop: look at the source, compare with the fold, append, fold, repeat.
 
-Invariants: a comparison is only made on a fold that includes everything that this watcher wrote,
-so nothing is written twice. Nothing folded about the source is newer than the look at it, so
-what another watcher wrote after a later look is never reverted."""
+Invariants: the fold includes everything that this watcher wrote before it compares. Nothing
+folded about the source is newer than the look, so another watcher's write is never reverted."""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,9 +35,9 @@ class ByHand:
     """Evicted pods that were submitted by hand: they end and are submitted again.
 
     Without Kubernetes no other service releases them, and the pods that they make room for would
-    wait for ever. Pods of a folder are left to the folder (`reconcile`). Invariant: a pod (a
-    gang as a whole) ends and is submitted again in one atomic batch, fenced by the last revision
-    on each pod's subject. So none is lost, and none returns that another client ended."""
+    wait. Invariant: a pod (a gang as a whole) ends and is submitted again in one atomic batch,
+    fenced by the last revision on each pod's subject. So none is lost, and none returns that
+    another client ended."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
