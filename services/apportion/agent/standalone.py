@@ -142,7 +142,7 @@ class RunNode:
                 f"container engines cannot be told of the share ({error}): start the agent as "
                 f"root, or let it write {folder}, which is its --cdi"
             ) from None
-        if edits.cards and not self._specifications.knows_cards():
+        if edits.cards and self._specifications.vendors() is None:
             notes.append(
                 f"{folder} has no specification of {VENDORS}, so the container has no device of "
                 "NVIDIA: nvidia-ctk cdi generate --device-name-strategy=uuid makes one"

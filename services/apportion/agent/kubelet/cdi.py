@@ -81,10 +81,6 @@ class Specifications:
                 if path not in kept:
                     path.unlink(missing_ok=True)
 
-    def knows_cards(self) -> bool:
-        """True if there is a specification of NVIDIA's devices."""
-        return self._vendors() is not None
-
     def _path(self, slot: str) -> Path:
         return self._folder / f"{_PREFIX}{slot}.json"
 
@@ -94,7 +90,7 @@ class Specifications:
         NVIDIA's specification has a device by its UUID, or by a name of another strategy
         (`--device-name-strategy`) with its device node. A device in MIG mode only gets the edits
         for all."""
-        said = self._vendors() if cards else None
+        said = self.vendors() if cards else None
         if said is None:
             return _text(OLDEST), []
         devices = [each for each in said.get("devices") or () if isinstance(each, dict)]
@@ -117,7 +113,8 @@ class Specifications:
             return _text(max(OLDEST, tuple(map(int, version.split("."))))), found
         return _text(OLDEST), found
 
-    def _vendors(self) -> Json | None:
+    def vendors(self) -> Json | None:
+        """NVIDIA's specification, if there is one."""
         for path in (path for folder in self._others for path in sorted(folder.glob("*"))):
             if path.name.startswith(_PREFIX) or path.suffix not in {".json", ".yaml"}:
                 continue

@@ -8,6 +8,7 @@ that its containers need is in place. Every step can be repeated."""
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -94,22 +95,20 @@ class ClaimDoor:
             while True:
                 there = self._socket.is_socket() and self._registration.is_socket()
                 if self._server is None or not there:
-                    await self._listen()
+                    await self._close()
+                    answers: dict[calls.Call, Callable[..., Any]] = {
+                        calls.PLUGIN_INFO: self._info,
+                        calls.PLUGIN_REGISTERED: self._registered,
+                        calls.PREPARE_CLAIMS: self._prepare,
+                        calls.UNPREPARE_CLAIMS: self._unprepare,
+                        calls.WATCH_HEALTH: self._health,
+                    }
+                    # The kubelet connects once it sees the second socket.
+                    sockets = self._socket, self._registration
+                    self._server = await calls.listening(answers, *sockets)
                 await asyncio.sleep(LOOK_AT_BOOKS_S)
         finally:
             await self._close()
-
-    async def _listen(self) -> None:
-        await self._close()
-        answers: dict[calls.Call, Callable[..., Any]] = {
-            calls.PLUGIN_INFO: self._info,
-            calls.PLUGIN_REGISTERED: self._registered,
-            calls.PREPARE_CLAIMS: self._prepare,
-            calls.UNPREPARE_CLAIMS: self._unprepare,
-            calls.WATCH_HEALTH: self._health,
-        }
-        # The kubelet connects once it sees the second socket.
-        self._server = await calls.listening(answers, self._socket, self._registration)
 
     async def _close(self) -> None:
         if self._server is not None:
@@ -352,7 +351,14 @@ class KubeletNode:
 
     async def _offer_all(self, before: dict[str, int]) -> dict[str, int]:
         devices = self._node.devices.values()
-        slots = slots_of(devices, self._count_names())
+        by_family: Counter[str] = Counter()
+        for device in devices:
+            by_family[device.family] += device.slots
+        counts = {
+            name: sum(by_family[family] for family in families)
+            for name, families in self._count_names().items()
+        }
+        slots = {name: count for name, count in counts.items() if count}
         await self.door.offer(slots | await self._amounts_of(devices))
         if slots != before:
             await asyncio.to_thread(_save, self._offered, slots)
@@ -392,18 +398,6 @@ def _save(path: Path | None, counts: Mapping[str, int]) -> None:
     if path is not None:
         with suppress(OSError):
             write_whole(path, msgspec.json.encode(counts), mode=0o600)
-
-
-def slots_of(devices: Iterable[Device], names: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    """The number of slots of each count name, over all devices of its families."""
-    by_family: dict[str, int] = {}
-    for device in devices:
-        by_family[device.family] = by_family.get(device.family, 0) + device.slots
-    counts = {
-        name: sum(by_family.get(family, 0) for family in families)
-        for name, families in names.items()
-    }
-    return {name: count for name, count in counts.items() if count}
 
 
 class FrontDoor:

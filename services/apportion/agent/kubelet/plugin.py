@@ -47,11 +47,6 @@ def slot_names(resource: str, count: int, key: bytes) -> list[str]:
     return [f"{prefix}-{hmac.digest(key, seed, 'sha256').hex()[:_DIGITS]}" for seed in seeds]
 
 
-def amount_names(count: int) -> list[str]:
-    """Short names, one for each unit of an amount."""
-    return [f"{number:x}" for number in range(count)]
-
-
 def slot_key(path: Path) -> bytes:
     """Read the node's key for `slot_names` from this file, or create it. Raises OSError."""
     with suppress(FileNotFoundError):
@@ -100,7 +95,7 @@ class Plugin:
         if count != len(self._slots):
             async with self._changed:
                 self._slots = (
-                    amount_names(count)
+                    [f"{number:x}" for number in range(count)]
                     if self.is_amount
                     else slot_names(self.resource, count, self.key)
                 )

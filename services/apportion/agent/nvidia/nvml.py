@@ -294,13 +294,18 @@ class NvmlBackend:
             except (nvml.NVMLError, Hung) as error:
                 lost[index] = _said(error)
                 continue
-            device = looked.device.id
-            lane.name = device
-            self._known[device] = looked.device
-            self._cards[device] = lane, looked.card
-            found[device] = looked
+            lane.name = name = looked.device.id
+            self._known[name] = looked.device
+            self._cards[name] = lane, looked.card
+            found[name] = looked
         self._xids.keep_watching(found)
-        self._renumber(found, count)
+        # A driver that no longer lists a lost GPU numbers the others without it.
+        listed = {self._known[device].index for device in found}
+        for device in self._known.values():
+            if device.id not in found and device.index in listed:
+                taken = {other.index for other in self._known.values()}
+                free = next(i for i in range(count, count + len(taken) + 1) if i not in taken)
+                self._known[device.id] = msgspec.structs.replace(device, index=free)
         return self._devices(found, lost)
 
     def _look_at(self, index: int) -> _Looked:
@@ -323,15 +328,6 @@ class NvmlBackend:
                 )
         trouble = _trouble(handle) or ("" if device.mode == "mig" else _fabric_trouble(handle))
         return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))
-
-    def _renumber(self, cards: Mapping[str, object], count: int) -> None:
-        # A driver that no longer lists a lost GPU numbers the others without it.
-        listed = {self._known[device].index for device in cards}
-        for device in self._known.values():
-            if device.id not in cards and device.index in listed:
-                taken = {other.index for other in self._known.values()}
-                free = next(i for i in range(count, count + len(taken) + 1) if i not in taken)
-                self._known[device.id] = msgspec.structs.replace(device, index=free)
 
     def _devices(self, found: Mapping[str, _Looked], lost: dict[int, str]) -> tuple[Device, ...]:
         lanes = _nvlink_lanes(found)
@@ -404,7 +400,9 @@ def _describe(card: _Card, index: int) -> Device:
     name = str(nvml.nvmlDeviceGetName(handle))
     model = name if name.startswith("NVIDIA") else f"NVIDIA {name}"
     memory_mib = int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB
-    in_mig_mode = _mig_enabled(handle)
+    in_mig_mode = False
+    with suppress(*UNKNOWN):
+        in_mig_mode = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
     profiles = mig_profiles(_FAMILY, model)
     mig_slots = max((len(profile.starts) for profile in profiles), default=_MIG_SLOTS)
     return Device(
@@ -418,13 +416,6 @@ def _describe(card: _Card, index: int) -> Device:
         mode="mig" if in_mig_mode else "hami-core",
         numa=_numa(card.bus_id),
     )
-
-
-def _mig_enabled(handle: Any) -> bool:
-    try:
-        return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
-    except UNKNOWN:
-        return False
 
 
 def _bus_id(raw: bytes | str) -> str:

@@ -60,8 +60,28 @@ class Daemons:
         """Start the device's daemon if needed, and limit its clients' memory. Raises NotMade."""
         async with self._alone:
             if not await self._lives(card):
-                await self._start(card)
-            await self._limit(card, memory_mib)
+                home = self._folder / card
+                for name in ("pipe", "log", "shm"):
+                    (home / name).mkdir(parents=True, exist_ok=True)
+                shm = home / "shm"
+                shm.chmod(0o1777)  # like /dev/shm: clients run as any user
+                await self._backend.set_exclusive(card, exclusive=True)
+                private = ("unshare", "--mount", "sh", "-c", _PRIVATE_SHM, str(shm), CONTROL, "-d")
+                status, said = await self._run(card, [*self._launcher, *private])
+                if status:
+                    raise NotMade(f"the MPS daemon of card {card} does not start: {said}")
+                _log.info("card %s: MPS daemon started", card)
+            # For clients that emptied their environment, in which each has its own limit.
+            _, servers = await self._asked(card, "get_server_list")
+            lines = [f"set_default_device_pinned_mem_limit 0 {memory_mib}M"]
+            lines += [
+                f"set_device_pinned_mem_limit {server} 0 {memory_mib}M"
+                for server in servers.split()
+                if server.isdecimal()
+            ]
+            status, said = await self._asked(card, *lines)
+            if status:
+                raise NotMade(f"the MPS daemon of card {card} takes no limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
         """Stop the daemons that no pod needs, and restart needed ones that died.
@@ -90,31 +110,6 @@ class Daemons:
                 if card in needed:
                     died[card] = False
         return died
-
-    async def _start(self, card: str) -> None:
-        home = self._folder / card
-        for name in ("pipe", "log", "shm"):
-            (home / name).mkdir(parents=True, exist_ok=True)
-        (home / "shm").chmod(0o1777)  # like /dev/shm: clients run as any user
-        await self._backend.set_exclusive(card, exclusive=True)
-        private = ("unshare", "--mount", "sh", "-c", _PRIVATE_SHM, str(home / "shm"), CONTROL, "-d")
-        status, said = await self._run(card, [*self._launcher, *private])
-        if status:
-            raise NotMade(f"the MPS daemon of card {card} does not start: {said}")
-        _log.info("card %s: MPS daemon started", card)
-
-    async def _limit(self, card: str, memory_mib: int) -> None:
-        # For clients that emptied their environment, in which each has its own limit.
-        _, servers = await self._asked(card, "get_server_list")
-        lines = [f"set_default_device_pinned_mem_limit 0 {memory_mib}M"]
-        lines += [
-            f"set_device_pinned_mem_limit {server} 0 {memory_mib}M"
-            for server in servers.split()
-            if server.isdecimal()
-        ]
-        status, said = await self._asked(card, *lines)
-        if status:
-            raise NotMade(f"the MPS daemon of card {card} takes no limit: {said}")
 
     async def _lives(self, card: str) -> bool:
         if not (self._folder / card / "pipe").is_dir():

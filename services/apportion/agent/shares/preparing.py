@@ -204,7 +204,20 @@ class SharePreparing:
         instances = await hands.instances.ensure(shares, needed)
         prepared = self.granted(self._held(claim, container, shares, instances))
         if self.at_allocate:
-            _check(holder, claim.of(container), prepared.edits)
+            # Handed at Allocate. After a resize the environment differs, but HAMi-core goes by its
+            # region.
+            if not holder.handed:
+                raise GrantRefused(
+                    "the kubelet's checkpoint does not say what it was given at Allocate"
+                )
+            to = claim.of(container)
+            for handed in holder.handed:
+                if handed.to != to and handed.edits != prepared.edits:
+                    given = f"what is for {handed.to}" if handed.to else "nothing"
+                    raise GrantRefused(
+                        f"at Allocate it was given {given}, for the ledger did not name this pod "
+                        "then; delete the pod, so that another one is made"
+                    )
         most = largest([*needed, *claim.placed.shares, *claim.placed.borrowed])
         for card in prepared.daemons:
             await hands.daemons.ensure(card, most[card])
@@ -263,19 +276,6 @@ class SharePreparing:
         container = names[-1]
         source = claim.placed.shares if container in own else claim.placed.borrowed
         return [each for each in source if each.container == container], container
-
-
-def _check(holder: Holder, to: str, edits: Edits) -> None:
-    # Handed at Allocate. After a resize the environment differs, but HAMi-core goes by its region.
-    if not holder.handed:
-        raise GrantRefused("the kubelet's checkpoint does not say what it was given at Allocate")
-    for handed in holder.handed:
-        if handed.to != to and handed.edits != edits:
-            given = f"what is for {handed.to}" if handed.to else "nothing"
-            raise GrantRefused(
-                f"at Allocate it was given {given}, for the ledger did not name this pod then; "
-                "delete the pod, so that another one is made"
-            )
 
 
 def _digest(claim: Claim) -> str:

@@ -95,11 +95,17 @@ _decode = msgspec.msgpack.Decoder(list[_Saved]).decode
 class Account:
     """One node's sums between two times in seconds since 1970; open while `ended_s` is 0."""
 
-    def __init__(self, began_s: float) -> None:
+    def __init__(
+        self,
+        began_s: float,
+        ended_s: float = 0.0,
+        shares: Iterable[_Share] = (),
+        unshared: Iterable[_Unshared] = (),
+    ) -> None:
         self.began_s = began_s
-        self.ended_s = 0.0
-        self._shares: dict[Key, _Share] = {}
-        self._unshared: dict[tuple[str, str, str], _Unshared] = {}
+        self.ended_s = ended_s
+        self._shares = {each.key: each for each in shares}
+        self._unshared = {each.key: each for each in unshared}
 
     def add(self, look: Look, seconds: float) -> None:
         """Add one sample, which counts for `seconds`."""
@@ -131,17 +137,6 @@ class Account:
         shares, unshared = list(self._shares.values()), list(self._unshared.values())
         return _Saved(self.began_s, shares, unshared, self.ended_s)
 
-    @classmethod
-    def of_saved(cls, saved: _Saved) -> Account:
-        """Load an account. Raises ValueError if its times are invalid."""
-        if not 0 <= saved.began_s < _TIME_MAX or not 0 <= saved.ended_s < _TIME_MAX:
-            raise ValueError(f"it lasts from {saved.began_s} to {saved.ended_s}")
-        account = cls(saved.began_s)
-        account.ended_s = saved.ended_s
-        account._shares = {each.key: each for each in saved.shares}
-        account._unshared = {each.key: each for each in saved.unshared}
-        return account
-
 
 def saved(accounts: Iterable[Account]) -> bytes:
     """Encode the accounts for the disk."""
@@ -150,7 +145,12 @@ def saved(accounts: Iterable[Account]) -> bytes:
 
 def restored(data: bytes) -> list[Account]:
     """Decode saved accounts. Raises ValueError if the bytes are broken."""
-    return [Account.of_saved(each) for each in _decode(data)]
+    accounts = []
+    for each in _decode(data):
+        if not 0 <= each.began_s < _TIME_MAX or not 0 <= each.ended_s < _TIME_MAX:
+            raise ValueError(f"it lasts from {each.began_s} to {each.ended_s}")
+        accounts.append(Account(each.began_s, each.ended_s, each.shares, each.unshared))
+    return accounts
 
 
 def _used(kind: type[_Used], sums: Iterable[_Share | _Unshared]) -> Iterator[_Used]:

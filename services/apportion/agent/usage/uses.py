@@ -165,13 +165,7 @@ class Counted:
     ) -> Look:
         """Combine the counts with the readings of regions."""
         uses = tuple(
-            self._use(
-                claim,
-                position,
-                share,
-                devices[share.device],
-                _measured(claim, share.container, readings),
-            )
+            self._use(claim, position, share, devices[share.device], readings)
             for claim in self._claims.values()
             for position, share in _positions(claim, devices)
         )
@@ -197,9 +191,16 @@ class Counted:
         position: int,
         share: Share,
         card: Device,
-        readings: Mapping[str, Reading],
+        readings: Mapping[Container, Mapping[str, Reading]],
     ) -> Use:
-        instance, region = _cut(share.instance), readings.get(share.device)
+        # HAMi-core writes down all that NVML lists, but uses CUDA's order (see `Regions`), so a
+        # region that names devices of other containers is ignored.
+        found = readings.get((claim.pod, share.container), {})
+        shares = (each for each in claim.placed.shares if each.container == share.container)
+        region = (
+            found.get(share.device) if found.keys() <= {each.device for each in shares} else None
+        )
+        instance = _cut(share.instance)
         named = (claim.pod, claim.placed.namespace, claim.placed.name, share.container)
         where = (position, share.device, instance)
         memory, cores = self._used.get((claim.pod, share.container, share.device, instance), (0, 0))
@@ -252,16 +253,6 @@ class Counted:
         ]
         own = (share for share in held if share.container == owner.container)
         return next(own, held[0] if held else None)
-
-
-def _measured(
-    claim: Claim, container: str, readings: Mapping[Container, Mapping[str, Reading]]
-) -> Mapping[str, Reading]:
-    # HAMi-core writes down all that NVML lists, but uses CUDA's order (see `Regions`), so a region
-    # that names devices of other containers is ignored.
-    found = readings.get((claim.pod, container), {})
-    held = {share.device for share in claim.placed.shares if share.container == container}
-    return found if found.keys() <= held else {}
 
 
 def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[int, Share]]:

@@ -53,7 +53,7 @@ class Marks(ABC):
     ) -> None:
         self._stir = stir
         self.reports = reports  # the events about these objects
-        self._key = key  # the fields that form an object's key
+        self.key = key  # the fields that form an object's key
         self._marked: dict[str, None] = {}
 
     @abstractmethod
@@ -64,10 +64,6 @@ class Marks(ABC):
         """Mark an object to be compared again."""
         self._marked[key] = None
         self._stir()
-
-    def mark_reported(self, data: Payload) -> None:
-        """Mark the object that the event is about."""
-        self.mark("/".join(getattr(data, field) for field in self._key))
 
     def take(self) -> dict[str, None]:
         """Return all marked keys, and unmark them."""
@@ -166,7 +162,7 @@ class Mirror(Marks, Generic[V]):
             if wanted is not None and is_news(wanted, known):
                 yield wanted
             elif wanted is None and known is not None and len(self.reports) > 1:
-                yield self.reports[1](**dict(zip(self._key, name.split("/"), strict=True)))
+                yield self.reports[1](**dict(zip(self.key, name.split("/"), strict=True)))
 
     def _changed(self, name: str, before: V | None, now: V | None, _version: int) -> None:
         if before is None or now is None or not self._minor(before, now):

@@ -339,7 +339,11 @@ class ObjectReader:
         return view
 
     def _read(self, raw: bytes, view: PodView, *, chooser: str) -> None:
-        template = _template(raw)
+        pod = _decode_parts(raw)
+        meta = pod.metadata
+        parts = (meta.annotations, meta.labels, meta.owner_references, meta.namespace)
+        # The API server names the token's volume `kube-api-access-` and five characters.
+        template = (_TOKEN_VOLUME.sub(b"", bytes(pod.spec)), *map(bytes, parts))
         draft = self._drafts.get(template)
         if draft is None:
             document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
@@ -480,14 +484,6 @@ def _subject(api_version: str, kind: str, meta: Mapping[str, Any]) -> Subject:
 
 def _init_role(container: _Container) -> Role:
     return "sidecar" if container.restart_policy == "Always" else "init"
-
-
-def _template(raw: bytes) -> tuple[bytes, ...]:
-    pod = _decode_parts(raw)
-    meta = pod.metadata
-    parts = (meta.annotations, meta.labels, meta.owner_references, meta.namespace)
-    # The API server names the token's volume `kube-api-access-` and five characters.
-    return (_TOKEN_VOLUME.sub(b"", bytes(pod.spec)), *map(bytes, parts))
 
 
 @lru_cache(maxsize=8192)

@@ -165,7 +165,7 @@ class ClusterView:
             case _:
                 for marks in self.others.values():
                     if isinstance(data, marks.reports):
-                        marks.mark_reported(data)
+                        marks.mark("/".join(getattr(data, field) for field in marks.key))
         self.stirred.set()
 
     def mark_pod(self, uid: str) -> None:
@@ -256,7 +256,9 @@ class ClusterView:
         echo = (
             now is not None
             and pod is not None
-            and runs_as_placed(pod, now)
+            and pod.placement is not None
+            and (now.node, now.attempt) == (pod.placement.node, str(pod.placement.attempt))
+            and not (now.ended or now.deleting)
             and not says_otherwise(pod, now)
         )
         if matters and not echo:
@@ -297,16 +299,6 @@ class ClusterView:
 def placed_on(pod: PodState | None, node: str) -> bool:
     """True if the ledger has the pod on that node."""
     return pod is not None and pod.placement is not None and pod.placement.node == node
-
-
-def runs_as_placed(pod: PodState, view: PodView) -> bool:
-    """True if the pod is on the node, and in the attempt, that the ledger has."""
-    placed = pod.placement
-    return (
-        placed is not None
-        and (view.node, view.attempt) == (placed.node, str(placed.attempt))
-        and not (view.ended or view.deleting)
-    )
 
 
 def change_of(view: PodView) -> PodChanged:
