@@ -24,8 +24,7 @@ class InTheWay(NotMade):
 
 
 class Running(NamedTuple):
-    """A process on a device: id on this machine, bytes, percent of compute; None if not
-    reported."""
+    """A process on a device: bytes and percent of compute, None if not reported."""
 
     pid: int
     memory: int | None

@@ -95,8 +95,8 @@ class Holders:
         self._seen: tuple[_File, _Data] | None = None
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
-        """The container with exactly these slots. Raises NotPrepared if there is none, or
-        several pods."""
+        """The container with exactly these slots. Raises NotPrepared unless just one pod has
+        them."""
         entries = [
             entry
             for entry in await asyncio.to_thread(self._entries)
@@ -133,7 +133,7 @@ class Holders:
         return found
 
     async def pods(self) -> set[str]:
-        """The uids that are not over or have a claim: only they can use devices here. Raises
+        """The uids that are not over or have a claim; no others use devices here. Raises
         NotPrepared."""
         known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
         by_claim = self._prepared.entries.values() if self._prepared is not None else ()

@@ -40,5 +40,5 @@ class Preparing(Protocol):
     """Prepares the shares of containers."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Return what the container gets, once it is in place. Raises NotPrepared; called before
-        every start."""
+        """Put what the container gets in place and return it, before every start. Raises
+        NotPrepared."""

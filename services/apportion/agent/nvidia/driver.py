@@ -340,7 +340,17 @@ class Loads:
             sample = nvml.nvmlGpmSampleAlloc()
             try:
                 nvml.nvmlGpmMigSampleGet(card, number, sample)
-                return _between(self._samples[key], sample) if key in self._samples else None
+                if key not in self._samples:
+                    return None
+                asked = nvml.c_nvmlGpmMetricsGet_t(
+                    version=nvml.NVML_GPM_METRICS_GET_VERSION,
+                    numMetrics=1,
+                    sample1=self._samples[key],
+                    sample2=sample,
+                )
+                asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+                answer = nvml.nvmlGpmMetricsGet(asked).metrics[0]
+                return round(answer.value) if answer.nvmlReturn == nvml.NVML_SUCCESS else None
             finally:
                 self._drop(key)
                 self._samples[key] = sample
@@ -396,12 +406,3 @@ def _rate(card: Any) -> int | None:
         # A GPU in MIG mode does not report it.
         return int(nvml.nvmlDeviceGetUtilizationRates(card).gpu)
     return None
-
-
-def _between(before: Any, after: Any) -> int | None:
-    asked = nvml.c_nvmlGpmMetricsGet_t(
-        version=nvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=1, sample1=before, sample2=after
-    )
-    asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
-    answer = nvml.nvmlGpmMetricsGet(asked).metrics[0]
-    return round(answer.value) if answer.nvmlReturn == nvml.NVML_SUCCESS else None

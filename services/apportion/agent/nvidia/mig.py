@@ -159,15 +159,6 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
     return Kept(tuple(gone), tuple(held), tuple(foreign))
 
 
-def foreign_slices(card: Cut, known: Mapping[str, Profile]) -> int:
-    """The slices of instances that this agent did not make, as a bit mask. Raises NVMLError."""
-    mask = 0
-    for made in instances(card.handle, known):
-        if not card.ours.made(card.id, made.cut):
-            mask |= slices(made.cut)
-    return mask
-
-
 def slices(cut: MigInstance) -> int:
     """The slices of an instance as a bit mask, without those that a report has no room for."""
     return ((1 << cut.size) - 1) << cut.start & FULL

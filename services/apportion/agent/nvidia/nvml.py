@@ -316,15 +316,16 @@ class NvmlBackend:
         if device.mode == "mig":
             with suppress(nvml.NVMLError_NoPermission):  # the agent then closes MIG mode
                 # Add the sizes of its MIG profiles and the slices of foreign instances.
-                cut = mig.Cut(device.id, handle, self._ours)
-                known = mig.profiles(cut.handle)
+                known = mig.profiles(handle)
+                there = mig.instances(handle, known) if self._ours.kept else ()
+                foreign = (each.cut for each in there if not self._ours.made(device.id, each.cut))
                 device = msgspec.structs.replace(
                     device,
                     mig_sizes=tuple(
                         MigSize(profile=name, memory_mib=size.memory_mib)
                         for name, size in known.items()
                     ),
-                    closed_slices=mig.foreign_slices(cut, known) if cut.ours.kept else 0,
+                    closed_slices=reduce(or_, map(mig.slices, foreign), 0),
                 )
         trouble = _trouble(handle) or ("" if device.mode == "mig" else _fabric_trouble(handle))
         return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))

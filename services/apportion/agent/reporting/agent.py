@@ -240,7 +240,7 @@ class Agent:
         await self._reader.run()
 
     async def watch(self) -> None:
-        """Report every node now and at each change of devices or configuration. Raises
+        """Report every node now and when its devices or configuration change. Raises
         DevicesUnavailable."""
         await self._reader.caught_up()
         self._begun = self._reader.revision

@@ -84,10 +84,10 @@ class Daemons:
                 raise NotMade(f"the MPS daemon of card {card} takes no limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
-        """Stop the daemons that no pod needs, and restart needed ones that died.
+        """Stop the daemons that no pod needs, and restart needed ones; `needed` is the largest
+        share in MiB.
 
-        `needed` has each device's largest share in MiB. Return whether each that died runs
-        again."""
+        Return whether each that had died runs again."""
         died: dict[str, bool] = {}
         for card in sorted(path.name for path in self._folder.glob("*")):
             try:
@@ -163,17 +163,27 @@ class Instances:
     async def ensure(
         self, wanted: Iterable[Share], needed: Collection[Share]
     ) -> dict[Share, MadeInstance]:
-        """Make the MIG instances of one container's shares. Raises NotMade if one conflicts,
-        OSError."""
+        """Make the MIG instances of one container's shares. Raises NotMade, OSError."""
         made: dict[Share, MadeInstance] = {}
+        loop = asyncio.get_running_loop()
         for share in wanted:
-            if share.instance is not None:
-                others = _of_card(needed, share.device)
-                made[share] = await self._patiently(share, cut(share.instance), others)
+            if share.instance is None:
+                continue
+            others = _of_card(needed, share.device)
+            until = loop.time() + PATIENCE_S
+            while share not in made:
+                try:
+                    made[share] = await self._backend.make_instance(
+                        share.device, cut(share.instance), others, least_mib=share.memory_mib
+                    )
+                except InTheWay:
+                    if loop.time() > until:
+                        raise
+                    await asyncio.sleep(_AGAIN_S)
         return made
 
     async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
-        """Destroy our instances on these devices that are not needed, or retry next time. Raises
+        """Destroy our instances on these devices that are not needed and not in use. Raises
         OSError."""
         for card in cards:
             try:
@@ -204,21 +214,6 @@ class Instances:
                         card,
                         _names(kept.foreign),
                     )
-
-    async def _patiently(
-        self, share: Share, wanted: MigInstance, others: Collection[MigInstance]
-    ) -> MadeInstance:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE_S
-        while True:
-            try:
-                return await self._backend.make_instance(
-                    share.device, wanted, others, least_mib=share.memory_mib
-                )
-            except InTheWay:
-                if loop.time() > until:
-                    raise
-            await asyncio.sleep(_AGAIN_S)
 
 
 def _of_card(shares: Iterable[Share], card: str) -> set[MigInstance]:

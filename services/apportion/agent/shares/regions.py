@@ -38,8 +38,7 @@ class Kept(NamedTuple):
 
 
 class Breach(NamedTuple):
-    """A container that exceeds its share of a device; `memory` and `cores` are the limits or use
-    found."""
+    """A container that exceeds its share of a device, with the limits or use found."""
 
     pod: str
     container: str
@@ -53,7 +52,7 @@ class Regions:
     """The regions in one folder of the node."""
 
     def __init__(self, folder: Path, first: Collection[str] = ()) -> None:
-        """`first` are namespaces whose priority also applies to others; see `advise`."""
+        """`first` are namespaces whose priority also counts elsewhere; see `advise`."""
         self._folder = folder
         self._first = first
         self._missing: set[str] = set()
@@ -145,8 +144,7 @@ class Regions:
     def read(
         self, only: Collection[tuple[str, str]] | None = None
     ) -> Iterator[tuple[str, str, Region]]:
-        """Yield pod, container and region of all, or `only` these; each is closed when the next
-        is read."""
+        """Yield pod, container and region, of all or `only` these; each is then closed."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue

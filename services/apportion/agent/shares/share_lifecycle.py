@@ -229,8 +229,8 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Report those that `source` found last time, too; others may be from a starting or
-        ending process."""
+        """Report those that `source` found twice: others may be from a starting or ending
+        process."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

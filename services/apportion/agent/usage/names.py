@@ -29,8 +29,7 @@ class Seen(NamedTuple):
 
 
 class _Monitor(NamedTuple):
-    """The gauges of one system, with a field of `Use` or `Load` each; `kinds.0` is the first of
-    `kinds`."""
+    """The gauges of one system, each with a field of `Use` or `Load`; `kinds.0` is an element."""
 
     of_use: Mapping[Family, str]
     of_card: Mapping[Family, str]

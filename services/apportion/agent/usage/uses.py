@@ -223,13 +223,19 @@ class Counted:
         owner = self._owner_of(process.pid)
         if owner is None:
             return
-        if owner.command in _OUR_DAEMONS and owner.pod not in self._claims:
+        claim = self._claims.get(owner.pod)
+        if owner.command in _OUR_DAEMONS and claim is None:
             return  # processes choose their names, so those of a pod with shares always count
-        share = self._share(load, owner)
-        if share is None:
-            held = process.memory or 0
-            self._unshared.append(Unshared(load.device, process.pid, owner, held))
+        shares = [
+            share
+            for share in ((*claim.placed.shares, *claim.placed.borrowed) if claim else ())
+            if share.device == load.device and _cut(share.instance) == load.instance
+        ]
+        if not shares:
+            unshared = Unshared(load.device, process.pid, owner, process.memory or 0)
+            self._unshared.append(unshared)
             return
+        share = next((each for each in shares if each.container == owner.container), shares[0])
         self._pids.setdefault((owner.pod, share.container), {})[owner.inner] = process.pid
         if owner.container == share.container and load.instance is None:
             of = owner.pod, share.container, load.device
@@ -241,18 +247,6 @@ class Counted:
         memory, cores = self._used.get(key, (0, 0))
         both = None if cores is None or process.cores is None else cores + process.cores
         self._used[key] = (memory + (process.memory or 0), both)
-
-    def _share(self, load: Load, owner: Owner) -> Share | None:
-        claim = self._claims.get(owner.pod)
-        if claim is None:
-            return None
-        held = [
-            share
-            for share in (*claim.placed.shares, *claim.placed.borrowed)
-            if share.device == load.device and _cut(share.instance) == load.instance
-        ]
-        own = (share for share in held if share.container == owner.container)
-        return next(own, held[0] if held else None)
 
 
 def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[int, Share]]:

@@ -126,17 +126,17 @@ class Facts:
                 self._view.gone.pop(uid, None)
                 continue
             reason = self._why_gone(uid, known)
-            if reason:
-                yield self._end(PodGone(uid=uid, reason=reason[:TEXT_MAX]), known)
-
-    def _end(self, data: PodGone, known: PodState | None) -> Fact:
-        if known is not None and not self._is_adopted(known):
-            newest = max(known.submitted_revision, known.changed_revision)
-            return Fact(data, f"{data.uid}/gone/{newest}", self._revisions.expected(newest))
-        # A pod that was released before it was adopted or submitted again ends twice.
-        changed = self._revisions.expected(known.changed_revision) if known else 0
-        expect = max(self._revisions.of(data), changed)
-        return Fact(data, f"{data.uid}/gone" + (f"/{expect}" if expect else ""), expect)
+            if not reason:
+                continue
+            data = PodGone(uid=uid, reason=reason[:TEXT_MAX])
+            if known is not None and not self._is_adopted(known):
+                newest = max(known.submitted_revision, known.changed_revision)
+                yield Fact(data, f"{uid}/gone/{newest}", self._revisions.expected(newest))
+                continue
+            # A pod that was released before it was adopted or submitted again ends twice.
+            changed = self._revisions.expected(known.changed_revision) if known else 0
+            expect = max(self._revisions.of(data), changed)
+            yield Fact(data, f"{uid}/gone" + (f"/{expect}" if expect else ""), expect)
 
     def _is_adopted(self, pod: PodState) -> bool:
         # Then the newest event on the pod's subject is not its submission.
@@ -152,7 +152,10 @@ class Facts:
             return "deleted before it was bound"
         if pod.node and not placed_on(known, pod.node):
             return f"bound to {pod.node} outside of the ledger"
-        if pod.node and known is not None and _bound_by_another(known, pod):
+        placed = known.placement if known is not None and known.phase is Phase.PLACED else None
+        if not pod.node or placed is None or not pod.attempt.isdecimal():
+            return ""
+        if pod.attempt != str(placed.attempt) and pod.shares != shares_text(placed.shares):
             return f"bound to {pod.node} by attempt {pod.attempt}, which was given up"
         return ""
 
@@ -358,17 +361,6 @@ def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
     ]
     # In a fixed order; no kubelet runs so many pods that any would be left out.
     return tuple(sorted(found, key=msgspec.json.encode)[:OTHERS_MAX])
-
-
-def _bound_by_another(known: PodState, pod: PodView) -> bool:
-    placed = known.placement
-    return (
-        known.phase is Phase.PLACED
-        and placed is not None
-        and pod.attempt.isdecimal()
-        and pod.attempt != str(placed.attempt)
-        and pod.shares != shares_text(placed.shares)
-    )
 
 
 TOGETHER_MAX = 512  # events appended at once, however large the cluster is

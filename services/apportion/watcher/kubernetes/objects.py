@@ -272,8 +272,7 @@ class ObjectReader:
         self._drafts: dict[tuple[bytes, ...], PodDraft] = {}
 
     def configure(self, configuration: Configuration) -> None:
-        """Use this configuration for objects read from now on. Its scheduler names replace the
-        given ones."""
+        """Use this configuration from now on; its scheduler names replace the given ones."""
         config = manifest_config(configuration)
         claims = self.claimed is not None
         self._config = msgspec.structs.replace(config, resource_claims=claims)
@@ -281,8 +280,7 @@ class ObjectReader:
         self._names = scheduler_names(configuration, self._given)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
-        """Return uid, pod (None if it does not matter here) and version; drafts in `entries` are
-        reused."""
+        """Return uid, pod (None if irrelevant) and version; drafts in `entries` are reused."""
         pod = _decode_pod(raw)
         meta = pod.metadata
         before = entries.get(meta.uid)

@@ -146,8 +146,7 @@ class VolumeView(Marks):
     def differences(
         self, names: Iterable[str], coming: Iterable[str]
     ) -> Iterable[VolumeClaimObserved | VolumeClaimGone]:
-        """The events about these claims, and those of pods to be submitted, that the ledger
-        lacks."""
+        """The events about these claims and those of `coming` pods that the ledger lacks."""
         soon = set(coming)
         for key in dict.fromkeys((*names, *soon)):
             known: VolumeClaimObserved | None = known_as(self._state.volume_claims, key)

@@ -395,8 +395,7 @@ def kubernetes_watching(
     dra: bool = False,
     writers: frozenset[str] = WRITERS,
 ) -> KubernetesWatching:
-    """Make a watcher of these schedulers' pods; `dra`: with their ResourceClaims; see
-    `PodReading`."""
+    """Make a watcher of these schedulers' pods, and with `dra` of their ResourceClaims."""
     known = state.pods
     reader = ObjectReader(
         schedulers, ManifestConfig(), knows=lambda uid: uid in known, writers=writers

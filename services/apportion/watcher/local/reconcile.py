@@ -89,11 +89,11 @@ class Known:
         self.live: dict[str, dict[int, PodSubmitted]] = {}  # by `namespace/name` and incarnation
         self.latest: dict[str, int] = {}  # the highest incarnation, live or not
         self.declared: dict[str, int] = {}  # revision of a gang's last declaration or end
-        self._since = 0
+        self.since = 0
 
     def begin(self, state: State) -> None:
         """Start from a snapshot, which has forgotten pods that ended."""
-        self._since = state.revision
+        self.since = state.revision
         for pod in state.pods.values():
             self._note(pod.submitted, live=True)
 
@@ -103,21 +103,16 @@ class Known:
         self._declared_lately.clear()
 
     def outdates(self, wanted: Observation) -> bool:
-        """True if an event since the look began, about what it wants, may be based on a later
+        """True if an event about what it wants, since the look began, may be based on a later
         look."""
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
-
-    def declared_at(self, gang: str) -> int:
-        """The revision at which the gang was last declared or forgotten, if known."""
-        return self.declared.get(gang, self._since)
 
     def forgotten(self, wanted: Observation) -> list[str]:
         """Pods to submit of which no incarnation is known here."""
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record an id that the server knows; if the fold has not seen it, a snapshot has
-        forgotten it."""
+        """Record an id that the server knows; if it was not folded, a snapshot has forgotten it."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 
@@ -194,7 +189,7 @@ def _gangs(known: Known, state: State, wanted: Observation) -> Iterator[Fact]:
         has = state.groups.get(name)
         if has is None or has.observed != group:
             digest = hashlib.sha256(_encode(group)).hexdigest()[:32]
-            yield Fact(group, f"PodGroupObserved/{known.declared_at(name)}/{digest}")
+            yield Fact(group, f"PodGroupObserved/{known.declared.get(name, known.since)}/{digest}")
 
 
 def _new(source: Source, known: Known, wanted: Observation) -> Iterator[Fact]:
