@@ -87,9 +87,8 @@ class DeviceBackend(Protocol):
         cannot be recorded as ours."""
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """Destroy the instances that this agent made and that are neither `needed` nor in use.
-
-        Raises NotMade if the device cannot be queried, OSError if the record cannot be written."""
+        """Destroy instances of ours that are neither `needed` nor in use. Raises NotMade,
+        OSError."""
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
         """Allow one process at a time, as MPS requires, or any number. Raises NotMade."""

@@ -231,9 +231,7 @@ def _nodes(
 
 
 def _local_host(node: str) -> Host:
-    """Return this machine's CPU and memory, labelled as the kubelet labels its node.
-
-    Raises OSError if /proc is not mounted."""
+    """CPU and memory of this machine, labelled as by a kubelet. Raises OSError without /proc."""
     fields = dict(
         line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines()
     )

@@ -13,7 +13,7 @@ from apportion.agent.usage.names import Names
 from apportion.core import grants
 
 _SELINUX: Final = "security.selinux"
-_FOR_CONTAINERS: Final = b"system_u:object_r:container_file_t:s0\0"
+_FOR_CONTAINERS: Final = b"system_u:object_r:container_file_t:s0\0"  # as NVIDIA's device plugin
 _log = logging.getLogger(__name__)
 _GLIBC: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=[.\0])")
 _SYS_ADMIN: Final = 21  # the number of CAP_SYS_ADMIN; see capabilities(7)
@@ -72,10 +72,7 @@ class Places(Struct, frozen=True):
 
 
 def may_administer(status: Path = Path("/proc/self/status")) -> bool:
-    """True if this process has CAP_SYS_ADMIN, by `CapEff` of proc(5).
-
-    True if it cannot be read, so that the driver decides: it treats the capability as being
-    root."""
+    """True if this process has CAP_SYS_ADMIN (`CapEff` of proc(5)), or if that is unreadable."""
     try:
         lines = status.read_text("ascii").splitlines()
         effective = next(line for line in lines if line.startswith("CapEff:"))
@@ -98,9 +95,7 @@ def needed_glibc(library: Path) -> str:
 def label_for_containers(
     paths: Iterable[Path], selinux: Path = Path("/sys/fs/selinux/enforce")
 ) -> None:
-    """Let containers use these files and folders on a node where SELinux is on.
-
-    Files made later in a labelled folder inherit the label. Source: NVIDIA's device plugin."""
+    """Let containers use these paths under SELinux; what is made in them inherits the label."""
     if not selinux.exists():
         return
     for path in paths:

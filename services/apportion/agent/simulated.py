@@ -24,10 +24,7 @@ class DeviceUnknown(ValueError):
 
 
 class SimulatedBackend:
-    """A `DeviceBackend` whose devices fail and recover on command.
-
-    `there` is cleared while the node is lost: it sends no heartbeat and hands out nothing. It
-    returns on command or when the agent restarts."""
+    """A `DeviceBackend` whose devices fail and recover on command."""
 
     driver = "simulated"
     simulated = True
@@ -35,7 +32,7 @@ class SimulatedBackend:
     def __init__(self, devices: tuple[Device, ...]) -> None:
         self._devices = {device.id: device for device in devices}
         self._changed = asyncio.Event()
-        self.there = asyncio.Event()
+        self.there = asyncio.Event()  # cleared while lost: no heartbeat, nothing handed out
         self.there.set()
         self._instances: dict[str, list[MigInstance]] = {}
 
@@ -101,9 +98,7 @@ class SimulatedBackend:
         """See `DeviceBackend`; nothing is held."""
 
     def restore(self, known: Iterable[Device]) -> None:
-        """Mark the devices unhealthy that the ledger says are unhealthy.
-
-        Only the ledger remembers a simulated failure, which must survive a restart of the agent."""
+        """Restore failures, which only the ledger remembers, after a restart of the agent."""
         for device in known:
             if device.id in self._devices and not device.healthy:
                 self.set_health(device.id, healthy=False, reason=device.health_reason)

@@ -1,5 +1,4 @@
-"""Writes workload and cluster events to the ledger: pods that need a placement, gangs, pods that
-left.
+"""Writes the ledger's workload and cluster events: pods to place, gangs, pods that left.
 
 A watcher compares the whole state of its source, a folder of manifests (`local`) or a cluster
 (`kubernetes`), with the ledger and writes the difference. So it finds changes that it missed.

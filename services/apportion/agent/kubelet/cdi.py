@@ -74,8 +74,7 @@ class Specifications:
     def sweep(self, in_use: Callable[[], Collection[str]]) -> None:
         """Remove the files of slots that `in_use` does not return. Raises OSError."""
         with self._lock:
-            # A slot is in use before its file is written, and nothing is written now, so none is
-            # lost.
+            # A slot is in use before its file is written, and nothing is written during a sweep.
             kept = {self._path(slot) for slot in in_use()}
             for path in self._folder.glob(f"{_PREFIX}*.json"):
                 if path not in kept:

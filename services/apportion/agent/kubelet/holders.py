@@ -95,8 +95,7 @@ class Holders:
         self._seen: tuple[_File, _Data] | None = None
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
-        """The container with exactly these slots. Raises NotPrepared unless just one pod has
-        them."""
+        """The container that has exactly these slots. Raises NotPrepared if it is not certain."""
         entries = [
             entry
             for entry in await asyncio.to_thread(self._entries)
@@ -133,8 +132,7 @@ class Holders:
         return found
 
     async def pods(self) -> set[str]:
-        """The uids that are not over or have a claim; no others use devices here. Raises
-        NotPrepared."""
+        """The uids not over or with a claim; no others use devices here. Raises NotPrepared."""
         known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
         by_claim = self._prepared.entries.values() if self._prepared is not None else ()
         return (known - self._over).union(by_claim)

@@ -254,13 +254,7 @@ class KubeletNode:
         seconds = metrics.histogram(
             "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
         )
-        handing = Handing(
-            holders,
-            agent.view_of(node.name),
-            lifecycle.preparing.plan,
-            devices=lambda: node.devices,
-            families=lambda resource: self._count_names().get(resource, ()),
-        )
+        handing = self._handing() if places.no_cdi else None
         self.door = FrontDoor(
             plugins,
             lambda name: Plugin(
@@ -270,7 +264,7 @@ class KubeletNode:
                 specifications,
                 seconds,
                 key=key,
-                handing=handing if places.no_cdi else None,
+                handing=handing,
                 is_amount=name in self._amounts,
             ),
         )
@@ -284,6 +278,15 @@ class KubeletNode:
             prepared=prepared,
             seconds=seconds,
             clock=clock,
+        )
+
+    def _handing(self) -> Handing:
+        return Handing(
+            self._holders,
+            self._agent.view_of(self._node.name),
+            self.lifecycle.preparing.plan,
+            devices=lambda: self._node.devices,
+            families=lambda resource: self._count_names().get(resource, ()),
         )
 
     def _count_names(self) -> Mapping[str, tuple[str, ...]]:

@@ -37,11 +37,9 @@ _log = logging.getLogger(__name__)
 
 
 def slot_names(resource: str, count: int, key: bytes) -> list[str]:
-    """Names such as `gpu-1f8c…`: unguessable, of one resource and no device; the same for one
-    `key`.
+    """Names such as `gpu-1f8c…`, of one resource and no device; the same for one `key`.
 
-    A container that knew another pod's slot could get that pod's share through an environment
-    variable."""
+    Unguessable, because a container could get another pod's share by naming its slot."""
     prefix = resource.rpartition("/")[2][:_PREFIX_MAX]
     seeds = (f"{resource} {number}".encode() for number in range(count))
     return [f"{prefix}-{hmac.digest(key, seed, 'sha256').hex()[:_DIGITS]}" for seed in seeds]

@@ -23,8 +23,7 @@ class Holder(Struct, frozen=True):
     pod: str
     namespace: str
     name: str
-    # Several if an init container and a later one have the same slots: the kubelet does not say
-    # which of them starts.
+    # Several if an init container has the same slots: the kubelet does not say which one starts.
     containers: tuple[str, ...]
     resource: str
     slots: tuple[str, ...]
@@ -40,5 +39,4 @@ class Preparing(Protocol):
     """Prepares the shares of containers."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Put what the container gets in place and return it, before every start. Raises
-        NotPrepared."""
+        """Make what the container gets and return it, before every start. Raises NotPrepared."""

@@ -370,8 +370,7 @@ class Loads:
 
 
 def _running(card: Any) -> dict[tuple[int, int], int | None]:
-    # A process is in one list for each way in which it uses the GPU: a client of MPS that computes
-    # and draws is in three.
+    # A process is in a list for each use: a client of MPS that computes and draws is in three.
     found: dict[tuple[int, int], int | None] = {}
     for each in nvml.nvmlDeviceGetComputeRunningProcesses(card):
         found[int(each.pid), each.gpuInstanceId] = each.usedGpuMemory

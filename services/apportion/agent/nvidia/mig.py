@@ -23,8 +23,7 @@ from apportion.core.grants import DeviceNode, MadeInstance
 from apportion.core.grants.mig import named, overlap
 from apportion_schemas import MigInstance
 
-# Lines such as `gpu0/gi1/ci0/access 13`: the minor number of the device node that permits use of an
-# instance.
+# Lines such as `gpu0/gi1/ci0/access 13`: the minor number of an instance's device node.
 CAPABILITIES = Path("/proc/driver/nvidia-caps/mig-minors")
 DEVICES = Path("/proc/devices")
 _MAJOR = 195  # of NVIDIA's GPUs, see Documentation/admin-guide/devices.txt of Linux
@@ -90,7 +89,7 @@ class Cut(NamedTuple):
 
 
 class Made(NamedTuple):
-    """An existing GPU instance."""
+    """A GPU instance that exists on the GPU."""
 
     handle: Any
     id: int
@@ -101,9 +100,7 @@ class Made(NamedTuple):
 def ensure(
     card: Cut, wanted: MigInstance, needed: Collection[MigInstance], *, least_mib: int = 0
 ) -> MadeInstance:
-    """Make the instance; destroy conflicting ones that are ours and not needed.
-
-    Raises as `DeviceBackend.make_instance`; with OSError, the instance is not made."""
+    """Make the instance like `DeviceBackend.make_instance`, which raises the same."""
     try:
         known = profiles(card.handle)
         if wanted.profile not in known:

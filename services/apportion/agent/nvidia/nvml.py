@@ -93,11 +93,10 @@ class NvmlBackend:
         ours: OurInstances | None = None,
         ignored: frozenset[int] = IGNORED_XIDS | NOTICE_XIDS,
     ) -> None:
-        """Open the driver. Raises DevicesUnavailable. A call longer than `call_s` makes its GPU
-        unhealthy.
+        """Open the driver. A call longer than `call_s` makes its GPU unhealthy.
 
-        `ours` are MIG instances that earlier lives made, `ignored` XIDs that leave a GPU
-        healthy."""
+        `ours` are MIG instances that earlier lives made, `ignored` XIDs leave a GPU healthy.
+        Raises DevicesUnavailable if there is no driver or it does not answer."""
         self._clock = clock
         self._probe_s = probe_s
         self._call_s = call_s

@@ -93,8 +93,7 @@ class IntakeClient:
     async def append(self, draft: Draft) -> Appended:
         """Return once the event is appended, or refused: then without a revision.
 
-        Raises HeldBack if the node must be looked at again, NotPermitted if it is not this
-        agent's."""
+        Raises HeldBack if the node must be looked at again, NotPermitted if it is not ours."""
         return await self._insistence.append(draft)
 
     def not_ready(self) -> list[str]:
@@ -146,8 +145,7 @@ class Node:
     host: Host
     publisher: Publisher
     closed: tuple[tuple[tuple[Mode, ...], str], ...] = ()  # modes that it cannot hand out, and why
-    # Devices to report as unhealthy, with the reason, though their driver calls them healthy; their
-    # containers may still start.
+    # Devices to report as unhealthy, with the reason, though their driver calls them healthy.
     failed: dict[str, str] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
     report: NodeReported | None = None
@@ -181,8 +179,7 @@ class Agent:
         remember: bool = False,
         kubelet: bool = False,
     ) -> None:
-        """`state` is a snapshot, needed where the ledger no longer has its beginning; else pass
-        `rules`.
+        """Read the ledger by `rules`, or from the snapshot `state` if its beginning was dropped.
 
         `remember`: keep claims after they are answered. `kubelet`: a front door asks for bound
         claims, so the agent answers no claim with shares by itself."""
@@ -240,7 +237,7 @@ class Agent:
         await self._reader.run()
 
     async def watch(self) -> None:
-        """Report every node now and when its devices or configuration change. Raises
+        """Report every node now and at changes of devices or configuration. Raises
         DevicesUnavailable."""
         await self._reader.caught_up()
         self._begun = self._reader.revision
@@ -277,8 +274,8 @@ class Agent:
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
         """Send heartbeats until cancelled or `leave`, but none while the reader is halted.
 
-        Pods are bound after the first beat, so it waits a while for the kubelet to know us
-        (`waits`)."""
+        The first one `waits` a while for the kubelet to know us, because pods are bound after
+        it."""
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():
@@ -498,9 +495,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def news(view: NodeView, now: NodeReported) -> list[Payload]:
-    """The events to append: none, health changes if nothing else differs, or a whole report.
-
-    A refused report is always followed by a whole one, which ends the refusal."""
+    """The events to append; a refused report is followed by a whole one, which ends the refusal."""
     said = view.said
     if said == now and not view.refused:
         return []

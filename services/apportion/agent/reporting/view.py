@@ -340,8 +340,7 @@ class FleetView:
                 node.hold(claim)
                 node.answers[data.pod] = ""
         elif (data.pod, data.attempt) not in self.due:
-            # Due even if its binding was seen: an intake refuses the answer to a pod that was
-            # released by then.
+            # Due even if its binding was seen: an intake refuses answers to released pods.
             self._fall_due(node, claim)
 
     def _resized(self, node: NodeView, data: PodResized) -> None:

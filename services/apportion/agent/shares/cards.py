@@ -27,8 +27,7 @@ from apportion_schemas.inventory import Mode
 CONTROL: Final = "nvidia-cuda-mps-control"
 ANSWERS_WITHIN_S: Final = 10.0
 _ASK: Final = "get_default_active_thread_percentage"
-# Run in a mount namespace of its own, because clients in containers do not see the node's
-# `/dev/shm`.
+# In its own mount namespace: clients in containers do not see the node's `/dev/shm`.
 _PRIVATE_SHM: Final = 'mount --bind "$0" /dev/shm && exec "$@"'
 _ANSWER_BYTES_MAX: Final = 300
 # how long a start waits for a conflicting instance, which an ended container frees soon
@@ -84,10 +83,9 @@ class Daemons:
                 raise NotMade(f"the MPS daemon of card {card} takes no limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
-        """Stop the daemons that no pod needs, and restart needed ones; `needed` is the largest
-        share in MiB.
+        """Stop daemons that no pod needs, restart dead ones; return whether each of those runs.
 
-        Return whether each that had died runs again."""
+        `needed` is the largest share of each device in MiB."""
         died: dict[str, bool] = {}
         for card in sorted(path.name for path in self._folder.glob("*")):
             try:
@@ -183,8 +181,7 @@ class Instances:
         return made
 
     async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
-        """Destroy our instances on these devices that are not needed and not in use. Raises
-        OSError."""
+        """Destroy our instances on these devices that no pod needs or uses. Raises OSError."""
         for card in cards:
             try:
                 kept = await self._backend.keep_instances(card, _of_card(needed, card))

@@ -118,8 +118,7 @@ class SharePreparing:
         return prepared.edits
 
     def _check_doubtful(self, claim: Claim) -> None:
-        # Anyone may have written the phase and annotations that say that the pod ran with its
-        # shares.
+        # Anyone may have written the phase and annotations of the pod.
         book = self.handed
         if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
             return
@@ -131,8 +130,7 @@ class SharePreparing:
         raise NotPrepared(problem)
 
     async def live_shares(self, *, but: str = "") -> list[Share]:
-        """The shares that may be in use on this node, without those of the pod `but`. Raises
-        NotPrepared.
+        """The shares that may be in use here, without those of pod `but`. Raises NotPrepared.
 
         The kubelet keeps a pod in its checkpoint until its containers have ended. Invariant:
         once the ledger was read to its end, no container of ours uses any other share."""
@@ -192,10 +190,7 @@ class SharePreparing:
                 )
 
     async def _made(self, claim: Claim, holder: Holder) -> Grant:
-        """Make what the container gets.
-
-        Raises GrantRefused, NotMade, RegionInvalid, OSError; NotPrepared if the books cannot be
-        read."""
+        """Raises GrantRefused, NotMade, NotPrepared, RegionInvalid, OSError."""
         hands = self.hands
         shares, container = self._shares(claim, holder)
         needed: list[Share] = []
@@ -204,8 +199,7 @@ class SharePreparing:
         instances = await hands.instances.ensure(shares, needed)
         prepared = self.granted(self._held(claim, container, shares, instances))
         if self.at_allocate:
-            # Handed at Allocate. After a resize the environment differs, but HAMi-core goes by its
-            # region.
+            # After a resize the environment differs, but HAMi-core goes by its region.
             if not holder.handed:
                 raise GrantRefused(
                     "the kubelet's checkpoint does not say what it was given at Allocate"

@@ -96,10 +96,10 @@ class Regions:
         return True
 
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
-        """Restore every region to what the ledger says, then decide which containers wait; see
-        `feedback`.
+        """Restore every region to what the ledger says, then decide which containers wait.
 
-        Return the devices whose limits a container raised or removed since the last round."""
+        Return the devices whose limits a container raised or removed since the last round. For
+        the times, see `feedback`."""
         breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []
@@ -196,16 +196,13 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SharedFile:
-    """A file (`region.Stored`), opened so that a container cannot redirect this process, which is
-    root.
+    """A file (`region.Stored`) in a folder that its container can change; this process is root.
 
-    A container can put a link, a pipe without a reader, or a shorter file into its folder.
-    Invariant: it is a regular file with a single name, and not mapped, so truncating it does no
-    harm."""
+    Invariant: it is a regular file with a single name, no link or pipe, and not mapped, so a
+    container that truncates it does no harm."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if it does not exist, RegionInvalid if it is irregular or has another
-        name."""
+        """Raises OSError if it does not exist, RegionInvalid if it is irregular or a hard link."""
         # Opening a device can have side effects; O_PATH only looks at it.
         looked = os.open(path, _LOOK)
         try:
@@ -228,7 +225,7 @@ class SharedFile:
         os.pwrite(self._descriptor, data, at)
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Close the descriptor; the file stays."""
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -241,8 +238,7 @@ class SharedFile:
 def remove(folder: Path, most: int) -> int:
     """Remove a folder and at most `most` entries in it; return how many. Raises OSError.
 
-    Nested folders are moved to the top first, so this neither recurses nor has more than two
-    open."""
+    Nested folders are moved to the top first: no recursion, and at most two are open."""
     done = 0
     top = os.open(folder, _FOLDER)
     try:

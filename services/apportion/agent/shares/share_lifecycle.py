@@ -192,10 +192,7 @@ _Key = tuple[str, str, str, str]
 
 
 class Breaches:
-    """Breaches found on one node that are to be reported.
-
-    Invariant: a code is reported at most once an hour for a container and device, so a container
-    cannot fill the ledger."""
+    """Breaches to report, each once an hour per container and device, to protect the ledger."""
 
     def __init__(
         self,
@@ -229,8 +226,7 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Report those that `source` found twice: others may be from a starting or ending
-        process."""
+        """Report those that `source` found twice; one may be a starting or ending process."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

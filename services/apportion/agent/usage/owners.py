@@ -1,10 +1,9 @@
-"""Find the pod of a process by its cgroup and the container by its mounts, as the kernel reports
-them.
+"""Find the pod of a process by its cgroup, and the container by its mounts.
 
 The kubelet puts the pod's uid into the cgroup's path and mounts `pods/UID/containers/NAME/…`.
 Neither changes while a program runs, so both are read once. A process can set its environment
-and name, so these are not used. Invariant: a container is only named with a pod, and both come
-from the same uid."""
+and name, so these are not used. Invariant: pod and container of a process come from the same
+uid."""
 
 import re
 from contextlib import suppress

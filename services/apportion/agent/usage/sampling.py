@@ -72,8 +72,7 @@ class Sampling:
         self._saved = places.state / _SAVED
         self._sample_s = places.sample_s
         self._record_s = places.record_s
-        # Nodes begin their hours at different times, so that ten thousand of them do not write at
-        # once.
+        # Nodes begin their hours at different times, so that they do not all write at once.
         self._offset_s = zlib.crc32(node.name.encode()) % places.record_s
         self._accounts = [Account(0.0)]  # the last one is open
         self._closed = asyncio.Event()
@@ -84,7 +83,7 @@ class Sampling:
 
     @property
     def look(self) -> Look:
-        """The last sample."""
+        """The result of the last sample."""
         return self._look
 
     def expose(self, metrics: Metrics, also: tuple[Names, ...]) -> None:

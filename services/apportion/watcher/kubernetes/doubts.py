@@ -21,8 +21,7 @@ from apportion_schemas.decoding import from_outside
 DOUBTED_MAX = 50_000  # ends that a watcher remembers; its watch has reported older ones by then
 
 DOUBT_PAUSE_S = 1.0
-# Delay before a pod that ended is submitted again: its placement has the same id, and the ledger
-# accepts an id once in two minutes.
+# Delay before a pod is submitted again; the ledger accepts its placement's id once in 2 minutes.
 AGAIN_S = 130.0
 
 _log = logging.getLogger(__name__)

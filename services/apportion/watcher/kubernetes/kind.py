@@ -123,10 +123,7 @@ def is_news(wanted: Any, known: Any) -> bool:
 
 
 class Mirror(Marks, Generic[V]):
-    """Objects of one kind in the cluster, and what the ledger `has` of them.
-
-    The second of `reports`, if any, is the event that an object is gone; `minor` changes are
-    ignored."""
+    """Objects of one kind in the cluster, and what the ledger `has` of them."""
 
     def __init__(
         self,
@@ -143,7 +140,7 @@ class Mirror(Marks, Generic[V]):
     ) -> None:
         super().__init__(stir, reports, key)
         self._has = has
-        self._minor = minor
+        self._minor = minor  # True for changes that need no comparison
         self.entries: dict[str, V] = {}
         self.kind = readable(
             title, self.entries, read, self._changed, problem,
@@ -162,6 +159,7 @@ class Mirror(Marks, Generic[V]):
             if wanted is not None and is_news(wanted, known):
                 yield wanted
             elif wanted is None and known is not None and len(self.reports) > 1:
+                # The second of the reports is the event that an object is gone.
                 yield self.reports[1](**dict(zip(self.key, name.split("/"), strict=True)))
 
     def _changed(self, name: str, before: V | None, now: V | None, _version: int) -> None:

@@ -246,10 +246,7 @@ class PodView:
 
 
 class ObjectReader:
-    """Reads objects for one watcher.
-
-    `knows` returns True if the ledger has the pod of a uid. `writers` are the field managers
-    whose annotations are trusted on pods that others bound."""
+    """Reads objects for one watcher."""
 
     # Adds what its ResourceClaims request to a pod's draft, if these are read.
     claimed: Callable[[bytes, PodDraft], PodDraft | None] | None = None
@@ -264,11 +261,12 @@ class ObjectReader:
         knows: Callable[[str], bool] = lambda _: False,
         writers: frozenset[str] = WRITERS,
     ) -> None:
+        # Field managers whose annotations are trusted on pods that others bound.
         self._writers = writers
         self._given = schedulers
         self._names = SchedulerNames(schedulers)
         self._config = config
-        self._knows = knows
+        self._knows = knows  # True if the ledger has the pod of a uid
         self._drafts: dict[tuple[bytes, ...], PodDraft] = {}
 
     def configure(self, configuration: Configuration) -> None:

@@ -66,8 +66,7 @@ class ResourceClaimView:
     def drafted(self, raw: bytes, draft: PodDraft) -> PodDraft | None:
         """Add what the claims request to a pod's draft; None until all exist. Raises ManifestError.
 
-        The pod is kept until `follow` says that it no longer waits, because its claims may
-        change."""
+        The pod is kept until `follow` says that it no longer waits: its claims may change."""
         pod = PodClaims(raw)
         self._forget(pod.pod)
         self._waiting[pod.pod] = raw, pod.keys

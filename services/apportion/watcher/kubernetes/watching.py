@@ -177,8 +177,7 @@ class KubernetesWatching:
         return late + any_problem(self._watches)
 
     def _returned(self, since_s: float) -> None:
-        # Other watches may still be open without delivering anything, so everything is listed
-        # again.
+        # Other watches may be open without delivering anything: list everything again.
         self._returns += 1
         if not self._unsettled:
             self._unsettled = "the API server was away: the cluster is compared with the ledger"
@@ -202,7 +201,7 @@ class KubernetesWatching:
                     self._returned(self._clock.monotonic())
 
     def measure(self, metrics: Metrics) -> None:
-        """Export metrics."""
+        """Export the watcher's metrics."""
         metrics.gauge(
             "apportion_watcher_problems", "Objects of the cluster that cannot be used at present."
         ).set_function(lambda: len(self._view.problems) + len(self._state.rejected))

@@ -103,8 +103,7 @@ class Known:
         self._declared_lately.clear()
 
     def outdates(self, wanted: Observation) -> bool:
-        """True if an event about what it wants, since the look began, may be based on a later
-        look."""
+        """True if an event since the look began may be based on a later look than this one."""
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
     def forgotten(self, wanted: Observation) -> list[str]:
