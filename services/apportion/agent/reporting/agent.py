@@ -237,8 +237,8 @@ class Agent:
         await self._reader.run()
 
     async def watch(self) -> None:
-        """Report every node now and at changes of devices or configuration. Raises
-        DevicesUnavailable."""
+        """Report every node now and after changes. Raises DevicesUnavailable if one cannot be
+        listed."""
         await self._reader.caught_up()
         self._begun = self._reader.revision
         async with asyncio.TaskGroup() as group:
@@ -274,8 +274,7 @@ class Agent:
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
         """Send heartbeats until cancelled or `leave`, but none while the reader is halted.
 
-        The first one `waits` a while for the kubelet to know us, because pods are bound after
-        it."""
+        Pods are bound after the first one, so it `waits` a while for the kubelet to know us."""
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():

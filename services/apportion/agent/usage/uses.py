@@ -2,8 +2,8 @@
 
 Invariants: every share of a pod on the node has exactly one use, zero if nothing runs and never
 more than the device has. Limits come from the ledger. A region, which its container can change,
-counts only where the driver reports no processes. A process counts for a share of its own pod or
-for none. A region gets an id only in the slot of that process."""
+counts only where the driver reports no use. A process counts for a share of its own pod or for
+none. A region gets an id only in the slot of that process."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -201,7 +201,7 @@ class KubernetesWatching:
                     self._returned(self._clock.monotonic())
 
     def measure(self, metrics: Metrics) -> None:
-        """Export the watcher's metrics."""
+        """Export the problems, repairs and adoptions of this watcher as metrics."""
         metrics.gauge(
             "apportion_watcher_problems", "Objects of the cluster that cannot be used at present."
         ).set_function(lambda: len(self._view.problems) + len(self._state.rejected))
