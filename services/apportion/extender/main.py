@@ -1,4 +1,4 @@
-"""`apportion extender`: the process around the extender of kube-schedulers.
+"""The `apportion extender` command and its process.
 
 Invariant: it answers from a fold of the whole ledger, and only once that has caught up."""
 
@@ -57,7 +57,7 @@ def command(*, listen: str, config: ServiceConfig, **tls: Path | None) -> None:
 
 
 async def body(service: Service, listen: Address, files: ServedFiles | None) -> None:
-    """One life of the extender, until cancelled."""
+    """Run the extender until cancelled."""
     ledger = await jetstream.connect(service.config.reach, name=service.name)
     try:
         await jetstream.check_stream(ledger)

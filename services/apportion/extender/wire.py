@@ -1,7 +1,7 @@
-"""What kube-scheduler sends to an extender, whichever version of it.
+"""Decodes what any version of kube-scheduler sends to an extender.
 
-Older versions write field names in lower case, newer ones in upper; Go reads either, and so do we.
-Invariant: a node's object is passed on as the bytes that came, and only its name is read."""
+Field names are lower case in older versions and upper case in newer ones; Go accepts both, and
+so do we. Invariant: node objects are passed on as the bytes received; only their name is read."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -16,21 +16,21 @@ Name = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
 class Candidates(NamedTuple):
-    """The nodes that are asked about; `objects` are they themselves where they came whole."""
+    """The candidate nodes; `objects` are the whole nodes if kube-scheduler sent them."""
 
     names: list[str]
     objects: list[Raw] | None
 
 
 class FilterArgs(NamedTuple):
-    """`ExtenderArgs` of kube-scheduler: a pod, and the nodes that passed its own filters."""
+    """kube-scheduler's `ExtenderArgs`: a pod, and the nodes that passed its filters."""
 
     pod: dict[str, Any]
     candidates: Candidates
 
 
 class BindingArgs(Struct, frozen=True, rename="lower"):
-    """`ExtenderBindingArgs` of kube-scheduler: a pod, and the node that was chosen for it."""
+    """kube-scheduler's `ExtenderBindingArgs`: a pod, and the node chosen for it."""
 
     pod_name: Name = msgspec.field(name="podname")
     pod_namespace: Name = msgspec.field(name="podnamespace")
@@ -61,9 +61,9 @@ _NULL = Raw(b"null")
 
 
 def decode_filter(body: bytes) -> FilterArgs:
-    """`ExtenderArgs` from JSON.
+    """Decode `ExtenderArgs` from JSON.
 
-    Raises msgspec.MsgspecError: it is not. Raises BadBody: the pod is larger than pods are."""
+    Raises msgspec.MsgspecError if it is not that, and BadBody if the pod is too large."""
     fields = _lower(body)
     if "pod" not in fields:
         raise msgspec.ValidationError("Object missing required field `Pod`")
@@ -80,14 +80,12 @@ def decode_filter(body: bytes) -> FilterArgs:
 
 
 def decode_binding(body: bytes) -> BindingArgs:
-    """`ExtenderBindingArgs` from JSON.
-
-    Raises msgspec.MsgspecError: it is not."""
+    """Decode `ExtenderBindingArgs` from JSON. Raises msgspec.MsgspecError."""
     said = {name: _decode_text(raw) for name, raw in _lower(body).items()}
     return msgspec.convert(said, BindingArgs)
 
 
 def _lower(body: bytes) -> dict[str, Raw]:
-    """The fields that are not null, by their names in lower case."""
+    """Return the fields that are not null, with their names in lower case."""
     found = _decode_fields(body).items()
     return {name.lower(): raw for name, raw in found if bytes(raw) != bytes(_NULL)}
