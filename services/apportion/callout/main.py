@@ -1,8 +1,7 @@
-"""`apportion callout`: the process around `answering`, and the key that nats-server believes.
+"""The `apportion callout` command, its process, and its signing key.
 
-The key is made from a secret that a chart can make: a template can make random letters, but no key
-of NATS. So the key is the SHA-256 of the letters. A client that has the secret has the key;
-nats-server has the public half alone."""
+The signing key is the SHA-256 of a secret of letters, because a Helm chart can make random
+letters but no NATS key. nats-server knows only the public half."""
 
 import asyncio
 import hashlib
@@ -40,7 +39,7 @@ _LETTERS_MIN: Final = 32
 
 
 def issuer(secret: str) -> KeyPair:
-    """The account's key. Raises ConfigError."""
+    """Return the signing key that is derived from `secret`. Raises ConfigError."""
     if len(secret) < _LETTERS_MIN:
         fix = (
             f"set it to {_LETTERS_MIN} or more random letters and digits, the same for all replicas"
@@ -50,7 +49,7 @@ def issuer(secret: str) -> KeyPair:
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """Whose tokens are taken, for what, and for how long one is believed."""
+    """Which tokens are accepted, for which accounts, and for how long."""
 
     kube: KubeChoice
     audience: str
@@ -145,7 +144,7 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
 
 
 async def body(service: Service, choice: Choice) -> None:
-    """One life of the service, until cancelled."""
+    """Run the callout until cancelled."""
     from apportion.callout.answering import Answering  # noqa: PLC0415 - see KubeChoice
     from apportion.callout.tokens import Tokens  # noqa: PLC0415 - the same
 

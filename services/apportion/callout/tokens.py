@@ -1,10 +1,10 @@
-"""Tokens of ServiceAccounts, reviewed by the API server: whose, in which pod, on which node.
+"""Reviews ServiceAccount tokens at the API server: whose, in which pod, on which node.
 
-Invariants: what the API server does not know, or made for somebody else than us, is no token; a
-node is the pod's own. A pod that is gone has no token either: the API server sees to that. A host
-whose tokens are refused costs the API server one review a second. No other host waits for it, nor
-does a client of the same host that was let in before, unless its own name is flooded. A token opens
-a limited number of connections, so one that was stolen cannot take those of all agents."""
+Invariants: a token counts only if the API server accepts it for our audience, which it does not
+once the pod is gone; the node is the pod's own. A host whose tokens are refused costs one review
+per second. It delays no other host, and no client of its own that was accepted before, unless
+that name is flooded too. One token opens a limited number of connections, so a stolen one cannot
+use up the connections of all agents."""
 
 import time
 from collections import OrderedDict
@@ -24,30 +24,28 @@ from apportion.runtime.service.limits import client_of
 REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 TOKEN_BYTES_MAX: Final = 16 << 10
 TIMEOUT_S: Final = 5.0
+# Refused reviews per host; reviews in progress are not counted yet.
 REFUSED_PER_S: Final = 1.0
 REFUSED_BURST: Final = 16.0
-"""Reviews that end in a refusal, of one host; those under way at the same time come on top."""
-REFUSED_KEPT_S: Final = 5.0
-"""A token may count a moment later: an API server learns of a new pod."""
+REFUSED_KEPT_S: Final = 5.0  # short, because an API server may learn of a new pod a little later
+# Connections opened per token. Each ends within an hour, so at most 124 are open at a time.
 OPENED_PER_S: Final = 1 / 60
 OPENED_BURST: Final = 64.0
-"""Connections that one token opens at a callout. Each ends after an hour at most: 124 at a time."""
 KEPT_MAX: Final = 8_192
 _ACCOUNT: Final = "system:serviceaccount:"
 _EXTRA: Final = "authentication.kubernetes.io/"
 
 
 class NoToken(ValueError):
-    """Not a token that counts; the message says why, and shows nothing of it."""
+    """The token is not accepted; the message says why without showing the token."""
 
 
 class Limited(Exception):
-    """Too many tokens of this host were refused lately, or this one opened too many connections: it
-    is not reviewed now."""
+    """Not reviewed: too many refusals of this host or connections of this token."""
 
 
 class Reviewed(Struct, frozen=True):
-    """Whose it is, and when it ends (Unix time)."""
+    """The token's bearer and when it expires (Unix time)."""
 
     bearer: Bearer
     ends_s: float
@@ -86,14 +84,13 @@ class _Pod(Struct, frozen=True):
     spec: _Spec
 
 
-_Client = tuple[str, str]
-"""An address, and the user there; empty for all users that were not let in yet."""
+_Client = tuple[str, str]  # host and user; the user is empty for all that were not accepted yet
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Tokens:
-    """One API server's word for tokens of one audience."""
+    """Reviews tokens of one audience at one API server."""
 
     def __init__(
         self, api: KubeApi, audience: str, *, now: Callable[[], float] = time.monotonic
@@ -107,10 +104,11 @@ class Tokens:
         self._opened: OrderedDict[bytes, Bucket] = OrderedDict()
 
     async def review(self, token: str, host: str = "", user: str = "") -> Reviewed:
-        """Whose it is that a client at `host` shows, which calls itself `user`.
+        """Return the bearer of the token that `user` on `host` showed.
 
-        Raises NoToken: nobody's. Raises Limited: the host had too many refused, or the token opened
-        too many connections. Raises KubeRefused, KubeUnavailable: the API server does not say."""
+        Raises NoToken if the token is refused. Raises Limited if the host had too many refusals,
+        or the token opened too many connections. Raises KubeRefused or KubeUnavailable if the
+        API server does not answer."""
         if len(token) > TOKEN_BYTES_MAX:
             raise NoToken(f"the token is over {TOKEN_BYTES_MAX} bytes")
         try:
@@ -137,11 +135,11 @@ class Tokens:
         return reviewed
 
     def charge(self, host: str, user: str) -> None:
-        """Count a token that gets nothing against the host, as one of an account without a role."""
+        """Count a refusal against the host, for example of an account without a role."""
         self._bucket_of(host, user).take(1, self._now())
 
     def let_in(self, host: str, user: str) -> None:
-        """Count the user apart from its host from now on."""
+        """Count this user separately from its host from now on."""
         _keep(self._known, (client_of(host), user), None)
 
     def _bucket_of(self, host: str, user: str) -> Bucket:
@@ -152,7 +150,6 @@ class Tokens:
         return bucket
 
     async def _reviewed(self, token: str, ends_s: float) -> Reviewed:
-        """Raises NoToken, KubeRefused, KubeUnavailable."""
         user = await self._user(token)
         space, _, account = user.username.removeprefix(_ACCOUNT).partition(":")
         if not user.username.startswith(_ACCOUNT) or not account:
@@ -161,7 +158,7 @@ class Tokens:
             next(iter(user.extra.get(_EXTRA + name, ())), "")
             for name in ("pod-name", "pod-uid", "node-name")
         )
-        if pod and not node:  # Kubernetes before 1.32 does not say
+        if pod and not node:  # Kubernetes before 1.32 does not send the node
             node = await self._node(space, pod, uid)
         return Reviewed(Bearer(space, account, pod, node), ends_s)
 
@@ -191,7 +188,7 @@ class Tokens:
 
 
 def _keep(of: OrderedDict[K, V], key: K, value: V) -> None:
-    """Have it as the newest; the oldest goes where there are too many."""
+    """Add `key` as the newest; drop the oldest if there are too many."""
     of.pop(key, None)
     of[key] = value
     if len(of) > KEPT_MAX:
