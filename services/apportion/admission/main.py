@@ -1,8 +1,8 @@
-"""`apportion admission`: the process around the webhook.
+"""The `apportion admission` command and its process.
 
-It writes nothing to the ledger, and reads one subject of it: the configuration. Invariant: once it
-has read a configuration it judges pods by the newest one that has come, also while the ledger is
-out of reach. A combination of options that could not work is named before anything is started."""
+It reads one subject of the ledger, the configuration, and writes nothing. Invariant: once it has
+read a configuration, it judges pods by the newest one it has, even while the ledger is
+unreachable."""
 
 import sys
 from functools import partial
@@ -34,9 +34,9 @@ SCHEDULERS_MAX = 32
 
 
 def checked(given: dict[str, Any]) -> tuple[Address, ServedFiles]:
-    """Where the webhook answers, and with which files.
+    """Return the address to listen on and the TLS files.
 
-    Raises ConfigError: the options do not go together."""
+    Raises ConfigError if the options do not go together."""
     files = served_files(given["tls_cert"], given["tls_key"], given["tls_client_ca"])
     if files is None:
         raise ConfigError(
@@ -118,7 +118,7 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
 async def body(
     service: Service, *, listen: Address, files: ServedFiles, given: dict[str, Any]
 ) -> None:
-    """One life of the service, until cancelled; `given` are the options of the command."""
+    """Run the webhook until cancelled; `given` are the command's options."""
     ledger = await jetstream.connect(service.config.reach, name=service.name)
     try:
         await jetstream.check_stream(ledger)
@@ -143,7 +143,7 @@ async def body(
 
 
 class _Known:
-    """The configuration as far as it is known: a fold of it alone, by the rule of every fold."""
+    """The newest configuration, from a fold of that subject alone."""
 
     def __init__(self, service: Service, ledger: ConfigurationLedger) -> None:
         self._service = service
@@ -160,10 +160,10 @@ class _Known:
         ).set_function(lambda: float(not ledger.in_touch))
 
     async def say(self) -> None:
-        """Log when the ledger goes out of reach and when it is back, until cancelled.
+        """Log when the ledger becomes unreachable and when it is back, until cancelled.
 
-        Not to be sure is no reason to judge nobody: pods would come past the webhook, or not at
-        all, for as long as the ledger is away."""
+        The webhook goes on judging in the meantime: otherwise pods would bypass it, or be
+        blocked, for as long as the ledger is away."""
         await self.reader.caught_up()
         sure = True
         while True:

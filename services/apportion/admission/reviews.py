@@ -1,9 +1,8 @@
-"""The admission webhook: an AdmissionReview in, the same with an answer out.
+"""Answers AdmissionReviews of the API server; the rules are in `core.admission`.
 
-The rule itself is core's (`core.admission`); here is the wire. Invariants: a review that can be
-read is answered with its uid, whatever pod is in it; one that cannot gets an error that names what
-is wrong with it; and nothing is answered before the configuration is known, nor from one that is
-known to be out of date."""
+Invariants: every readable review is answered with its uid, whatever its pod is; an unreadable
+one gets an error that names the cause. Nothing is answered before the configuration is known, or
+from one that is known to be outdated."""
 
 import base64
 import itertools
@@ -29,13 +28,12 @@ from apportion_schemas import Configuration
 from apportion_schemas.decoding import from_outside
 
 PATH = "/admission"
+# An update contains the pod twice, and etcd stores up to 1.5 MiB per object.
 LIMITS = Limits(
     body_bytes=3_200_000, heavy_bytes=1 << 20, each_per_s=0, each_at_once=256
 )  # fmt: skip
-"""A change carries the pod twice, and etcd takes objects up to 1.5 MiB: 3 MiB, and a little."""
+# Verdicts after which we warn of misspelt names; a pod without a device may have meant one.
 OURS = ("taken", "read", "no device")
-"""Cases in which a slip in a name is our business; one without a device may be meant to have one.
-"""
 WARNINGS_MAX = 5
 WARNING_CHARS_MAX = 240
 _REJECTED = 400
@@ -48,7 +46,7 @@ _NULL = Raw(b"null")
 
 
 class _Kube(Struct, frozen=True, rename="camel"):
-    """A part of a review; what is not named here is not decoded."""
+    pass
 
 
 class _User(_Kube, frozen=True):
@@ -81,11 +79,11 @@ _decode = from_outside(msgspec.json.Decoder(_Review).decode)
 
 
 class Reviews:
-    """Answers reviews under the configuration in force.
+    """Answers reviews by the configuration in force.
 
-    `unready` says why there is no answer yet, or is empty; `schedulers` are all names of ours, and
-    `scheduler` the one of them that is filled in; `writer` is the user who may write our
-    annotations. `dra`: pods may have ResourceClaims, which the watcher reads."""
+    `unready` returns why there is no answer yet, or "". `schedulers` are all of our scheduler
+    names, and `scheduler` is the one that is filled in. `writer` is the user who may write our
+    annotations. `dra` permits ResourceClaims, which the watcher reads."""
 
     def __init__(
         self,
@@ -112,7 +110,7 @@ class Reviews:
         )
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """The one route, to which the API server posts its reviews."""
+        """Yield the route to which the API server posts its reviews."""
         yield web.post(PATH, answering(self._reviewed, self._unready))
 
     async def _reviewed(self, request: web.Request) -> bytes:
@@ -123,9 +121,7 @@ class Reviews:
         return answer
 
     def answer(self, body: bytes) -> bytes:
-        """The review with its answer.
-
-        Raises BadBody: it cannot be read."""
+        """Answer an encoded AdmissionReview. Raises BadBody if it cannot be read."""
         review = read_body(_decode, body, "an AdmissionReview of admission.k8s.io/v1")
         request = review.request
         about = (request.resource.group, request.resource.resource, request.sub_resource)
@@ -155,7 +151,6 @@ class Reviews:
         )
 
     def _unread(self, request: _Request, problem: str) -> Admitted | Rejected:
-        """Of a pod that is too large to be read: whoever makes one for us is told so."""
         pod, ours = bytes(request.object), claimed(manifest_config(self._configuration()).dialects)
         if request.operation != CREATE or not any(n.encode() in pod for n in (PREFIX, *ours)):
             return Admitted("too large")
@@ -165,7 +160,7 @@ class Reviews:
     def _judge(self, asked: Asked) -> Admitted | Rejected:
         configuration = self._configuration()
         names, scheduler = scheduler_names(configuration, self._schedulers), self._scheduler
-        if scheduler not in names.ours:  # the configuration names others, and one of them is taken
+        if scheduler not in names.ours:  # the configuration replaces our names: use its first
             scheduler = configuration.scheduler_names[0]
         config = manifest_config(configuration)
         rules = Rules(
@@ -179,7 +174,7 @@ class Reviews:
         return admit(asked, rules)
 
     def _slips(self, asked: Asked, verdict: Admitted | Rejected) -> dict[str, list[str]]:
-        """Warnings, which kubectl shows, of names in a pod that are probably not meant so."""
+        """Return warnings, which kubectl shows, about probably misspelt names in the pod."""
         if isinstance(verdict, Rejected) or verdict.why not in OURS:
             return {}
         dialects = manifest_config(self._configuration()).dialects
