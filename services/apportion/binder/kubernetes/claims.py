@@ -421,7 +421,7 @@ def _path(namespace: str, name: str = "") -> str:
 
 
 async def _put(api: KubeApi, path: str, document: Json) -> Json:
-    """Replace the object and return the new one; fails if it changed since it was read.
+    """Replace the object unless it changed since it was read; return the new one.
 
     Raises KubeUnavailable, KubeRefused."""
     kind = {"apiVersion": API.removeprefix("/apis/"), "kind": "ResourceClaim"}

@@ -144,7 +144,7 @@ class Telling:
             lambda: len(self._bad) + len(self._good) + len(self._failing)
         )
 
-    # -------------------------------------------------------------- what there is to tell
+    # -------------------------------------------------------------- queueing
 
     def observe(self, change: Change) -> None:
         """Note the change of a fold; pass this to the reader."""
@@ -189,7 +189,7 @@ class Telling:
                 self._reported.labels("dropped").inc()
         self._news.set()
 
-    # -------------------------------------------------------------- telling
+    # -------------------------------------------------------------- writing
 
     async def run(self, reader: Reader[Change]) -> None:
         """Write events and conditions of pods until cancelled."""

@@ -1,8 +1,8 @@
-"""What a person does through the gateway: log in, take a node or device off offer, put it back.
+"""What a user does through the gateway: log in and out, and cordon nodes and devices.
 
-Invariants: a cookie is set for a known token alone; nobody acts who is not known, and the event has
-his name as the login told it, whatever the request says; what was done, and what was refused,
-stands in the log."""
+Invariants: a cookie is set only for a known token; only a known user acts, and the event has the
+name from the login whatever the request contains; every act and every refusal is in the audit
+log."""
 
 from collections.abc import Callable
 from uuid import uuid4
@@ -40,7 +40,7 @@ ACTS = tuple(
 
 
 class Acts:
-    """The acts of one gateway; `state` is its fold, and `gate` None where it has no login."""
+    """The acts of one gateway; `state` is its fold, `gate` is None without a login."""
 
     def __init__(self, gate: Gate | None, state: Callable[[], State], publisher: Publisher) -> None:
         self._gate = gate
@@ -48,11 +48,11 @@ class Acts:
         self._publisher = publisher
 
     def handlers(self) -> Handlers:
-        """`POST /nodes/NODE/cordon`, and its sisters."""
+        """Return the handlers of `POST /nodes/NODE/cordon` and its siblings."""
         return [(endpoint, self.handle) for endpoint in ACTS]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """One act, appended before it is answered. Raises RequestRefused."""
+        """Append one act and answer with its revision. Raises RequestRefused."""
         parsed(Query, request.query)
         kind, _, rest = request.path.removeprefix(f"{PREFIX}/").partition("/")
         name, _, verb = rest.rpartition("/")
@@ -92,7 +92,7 @@ class Acts:
     def _event(
         self, kind: str, name: str, verb: str, person: Person, asked: CordonRequest
     ) -> Payload:
-        """The event of an act; uncordon lifts one reason, whatever others have said meanwhile."""
+        """Return the event of an act. Uncordon lifts one cordon and keeps those of others."""
         state, by = self._state(), person.name[:NAME_MAX]
         known = name in (state.nodes if kind == "nodes" else state.node_of_device)
         if not known:
@@ -134,8 +134,7 @@ async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:
     return asked
 
 
-TOKEN_CHARS_MAX = 3_800
-"""Browsers take cookies of 4,096 bytes."""
+TOKEN_CHARS_MAX = 3_800  # browsers accept cookies of 4,096 bytes
 _decode_login = from_outside(msgspec.json.Decoder(LoginRequest).decode)
 
 
@@ -155,26 +154,26 @@ ENDPOINTS = (*ACTS, ME, LOGIN, LOGOUT)
 
 
 class Sessions:
-    """The console's login: a token into a cookie that scripts cannot read, and who one is.
+    """The console's login: puts a token into a cookie that scripts cannot read.
 
-    `gate` is None where the gateway has none. The token is kept in the browser alone, until that is
-    closed; the gateway keeps nothing, so it may restart, and there may be several."""
+    `gate` is None without a login. Only the browser keeps the token, until it is closed. The
+    gateway keeps nothing, so it may restart, and several may run."""
 
     def __init__(self, gate: Gate | None) -> None:
         self._gate = gate
 
     def handlers(self) -> Handlers:
-        """To log in and out, and to hear who one is."""
+        """Return the handlers to log in, to log out, and to read one's own permissions."""
         return [(ME, self.me), (LOGIN, self.login), (LOGOUT, self.logout)]
 
     async def me(self, request: web.Request) -> web.StreamResponse:
-        """Who asks, and what he may, for a page to show."""
+        """Answer with the user's name and permissions, for a page to show."""
         if self._gate is None:
             return json_response(MeAnswer(login=False, all=True, doctor=True))
         return json_response(await self._about(self._gate, request[PERSON]))
 
     async def login(self, request: web.Request) -> web.StreamResponse:
-        """Take a token, and answer with who that is and a cookie. Raises RequestRefused."""
+        """Check a token; answer with its user and a cookie. Raises RequestRefused."""
         if self._gate is None:
             raise RequestRefused(404, "this gateway has no login", fix="just ask")
         try:
@@ -199,7 +198,7 @@ class Sessions:
         return response
 
     async def logout(self, request: web.Request) -> web.StreamResponse:
-        """Have the browser forget the token."""
+        """Delete the token's cookie in the browser."""
         del request
         response = json_response(MeAnswer(login=self._gate is not None))
         response.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict")

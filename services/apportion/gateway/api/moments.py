@@ -1,7 +1,6 @@
-"""Moments in requests: from what a person wrote to the revision that it means.
+"""Translates points in time in requests to revisions.
 
-Invariant: a moment that cannot be is refused with field, value and fix, whatever is wrong with it.
-"""
+Invariant: one that is invalid is refused with field, value and fix."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -14,22 +13,22 @@ NOT_FOUND = 404
 
 
 def asked_for(text: str, revision: int) -> str:
-    """A moment in the words of who asked for it, and the revision that it means; "" is now."""
+    """Return a point in time as the user wrote it, with its revision; "" is now."""
     words = text or "now"
     return f"revision {revision}" if words == str(revision) else f"{words} (revision {revision})"
 
 
 class Moments:
-    """The moments of one ledger; `now` says what time it is."""
+    """Points in time of one ledger; `now` returns the current time."""
 
     def __init__(self, past: Past, now: Callable[[], datetime]) -> None:
         self._past = past
         self._now = now
 
     async def since(self, field: str, text: str) -> int:
-        """As `revision`; but of a ledger that has its beginning, what was before it is known.
+        """Like `revision`, but a time before a complete ledger is its first event.
 
-        That is nothing, so a time before it means its first event."""
+        Nothing existed before it, so that is known, too."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:
@@ -39,7 +38,9 @@ class Moments:
             raise
 
     async def revision(self, field: str, text: str) -> int:
-        """The newest revision at or before the moment. Raises RequestRefused, LedgerError."""
+        """Return the newest revision at or before the point in time `text`.
+
+        Raises RequestRefused, LedgerError."""
         if not text:
             raise RequestRefused(400, field=field, rest=" is missing", fix=f"use {FORMS}")
         try:

@@ -1,6 +1,6 @@
-"""The reads of the API: what a request asks, answered from one state, of now or of the past.
+"""The endpoints that are answered from one state, of now or of the past.
 
-Invariant: an answer is made of one state in one piece, and names its revision."""
+Invariant: an answer is made from one state without a pause, and names its revision."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Protocol
@@ -58,14 +58,14 @@ class View(Protocol):
 
     @property
     def state(self) -> State:
-        """All that the ledger says up to `state.revision`."""
+        """All that the ledger contains up to `state.revision`."""
 
     def pod(self, full_name: str) -> PodState | None:
-        """The live pod of that `namespace/name`; of several, the one submitted last."""
+        """Return the live pod of that `namespace/name`; of several, the newest."""
 
 
+# makes an answer from a state, the parameters, and the path's parts
 Make = Callable[[View, Any, Mapping[str, str]], msgspec.Struct]
-"""Makes an answer out of a state, the parameters, and the parts of the path."""
 
 
 class Read(Endpoint, frozen=True, kw_only=True):
@@ -74,12 +74,12 @@ class Read(Endpoint, frozen=True, kw_only=True):
     make: Make
 
     def of(self, view: View, request: web.Request) -> msgspec.Struct:
-        """The answer to this request. Raises RequestRefused."""
+        """Return the answer to this request. Raises RequestRefused."""
         return self.make(view, parsed(self.query, request.query), request.match_info)
 
 
 class LinesQuery(AtQuery, frozen=True, kw_only=True):
-    """The parameters of the waiting lines."""
+    """The parameters of the groups of waiting pods."""
 
     limit: Annotated[
         int, Meta(ge=1, le=LIMIT_MAX, description="The most pods to name in each line.")
@@ -134,7 +134,7 @@ def _why(view: View, _query: AtQuery, names: Mapping[str, str]) -> Why:
 
 
 def _find(view: View, names: Mapping[str, str]) -> PodState | PodRejected:
-    """The live pod of that name, or else the one that cannot be read."""
+    """Return the live pod of that name, or else the one that cannot be read."""
     state, space, name = view.state, names["namespace"], names["name"]
     pod = view.pod(f"{space}/{name}") or next(
         (it for it in state.rejected.values() if (it.namespace, it.name) == (space, name)), None
@@ -180,6 +180,7 @@ WHY = Read(
     summary="Why a pod is placed or refused; of a pod that has ended, as it was just before. With "
     "`at` also its evictions and breaches",
 )
+# Every endpoint that is answered from a state; a new read is one more row here.
 READS: Final = (
     Read(
         path="pods", name="pods", answer=PodPage, audience=TENANTS, query=pages.PodsQuery,
@@ -247,4 +248,3 @@ READS: Final = (
     ),
     WHY,
 )  # fmt: skip
-"""Every endpoint that is answered from a state; a new read is one more row here."""

@@ -1,9 +1,9 @@
-"""`GET /api/v1/report/usage|cost|idle`: what was granted, used and worth, from the ledger.
+"""`GET /api/v1/report/usage|cost|idle`: what was allocated and used, and what it cost.
 
-They are made by the process that looks back, each in pieces that let its other answers go on. Each
-holds a state of its own: the gateway asks for no more than `AT_ONCE` at a time. The price file is
-read for each, so that whoever mends it need start nothing anew; only cost needs it. Invariant: one
-that takes longer than `SECONDS` is given up, before the gateway gives up on it."""
+The process for the past makes them, in pieces, so that it can answer other requests in between.
+Each report has a state of its own, so the gateway limits them to `AT_ONCE`. The price file is
+read for each report, so that a fix needs no restart. Invariant: a report that takes longer than
+`SECONDS` is cancelled, which is before the gateway's own timeout."""
 
 import asyncio
 from pathlib import Path
@@ -84,7 +84,7 @@ REPORTS = (
 
 
 class Reports:
-    """The reports of one ledger; `prices` is the gateway's price file, None where it has none."""
+    """The reports of one ledger; `prices` is the gateway's price file, if it has one."""
 
     def __init__(self, ledger: JetStreamLedger, *, clock: Clock, prices: Path | None) -> None:
         self._ledger = ledger
@@ -92,7 +92,7 @@ class Reports:
         self._prices = prices
 
     def handlers(self) -> Handlers:
-        """The handler of each report."""
+        """Return the handler of each report."""
         return [(endpoint, self._handle) for endpoint in REPORTS]
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -144,7 +144,7 @@ class Reports:
             )
         prices: Prices | None = None
         try:
-            if self._prices is not None:  # as it is now; hours are told without, where it is broken
+            if self._prices is not None:  # a broken file only prevents reports of cost
                 prices = await asyncio.to_thread(read_prices, self._prices)
         except PriceError as error:
             if money:

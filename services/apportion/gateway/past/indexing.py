@@ -1,7 +1,7 @@
-"""Reading the ledger once, from its beginning and then along: checkpoints, index and cells.
+"""Folds the ledger once from its beginning and writes checkpoints, index and cells.
 
-See `runtime.ledger.reader.Fold`. Invariant: a checkpoint and what is committed of the index are of
-the same revision, so that a process that begins anew goes on where both are."""
+Invariant: the newest checkpoint and the committed index are of the same revision, so that a
+restarted process goes on from there."""
 
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -53,6 +53,7 @@ from apportion_schemas import (
 
 _log = get_logger(__name__)
 _NS = 1_000_000_000
+# the index's kind for each list of differences
 KINDS = {
     "placements": POD,
     "waiting": POD,
@@ -62,7 +63,6 @@ KINDS = {
     "configuration": CONFIGURATION,
     "policy": POLICY,
 }
-"""Under which kind the things of each list of differences are in the index."""
 _MARKS: dict[type, str] = {
     DeviceCordoned: "cordon",
     NodeCordoned: "cordon",
@@ -80,10 +80,10 @@ _MARKS: dict[type, str] = {
 
 
 class Indexer(StateFold):
-    """Folds every event, and notes whom it is about.
+    """Folds every event and notes in the index what it is about.
 
-    `stored_ns` says when the event that is folded was recorded, 0 where nobody knows. `failed` is
-    empty, or why nothing more is noted: the states of past moments need no index."""
+    `stored_ns` returns when the event being folded was recorded, 0 if unknown. `failed` says why
+    the index is not written any more, or is empty; past states do not need the index."""
 
     def __init__(self, state: State, index: Index, checkpoints: Checkpoints) -> None:
         super().__init__(state, quiet=True)
@@ -96,7 +96,7 @@ class Indexer(StateFold):
         self._teller = Teller(index.name_of)
         self.cells = Cells(index.kept("cells"))
         if state.revision and not index.revision:
-            # A ledger whose beginning is gone: what is there at first is noted as it is.
+            # The ledger's beginning is gone: note the pods of the first state as they are.
             index.keep("begins", str(state.revision).encode())
             for pod in state.pods.values():
                 index.name_pod(pod.uid, pod.full_name)
@@ -133,11 +133,11 @@ class Indexer(StateFold):
         return change
 
     def keep(self) -> None:
-        """Take a checkpoint here, and commit the index with it; nothing if nothing was read."""
+        """Write a checkpoint and commit the index with it, if anything was read."""
         revision = self.state.revision
         if self._newest is None or self.failed:
             return
-        self._tried = revision  # a disk that is full now is not asked again at every event
+        self._tried = revision  # do not retry at every event while the disk is full
         try:
             self._checkpoints.add(self.state)
             self._index.keep("cells", self.cells.encode())
@@ -170,7 +170,7 @@ class Indexer(StateFold):
         self.cells.add(revision, ns, kind)
 
     def _before(self, data: Any) -> Any:
-        """What an event is compared with: the devices or the readiness of its node till now."""
+        """Return what the event will be compared with: the node's devices or readiness."""
         if isinstance(data, NodeReported | NodeObserved | NodeGone):
             node = self.state.nodes.get(data.node)
             if isinstance(data, NodeReported):
@@ -214,7 +214,7 @@ class Indexer(StateFold):
             self._index.hold(uid, node, revision, time, held)
 
     def _mark(self, data: Any, before: Any) -> str:
-        """Under which kind the event stands on the line of time; empty for none."""
+        """Return the kind of mark that the event gets on the timeline, or ""."""
         if isinstance(data, DeviceHealthChanged):
             return "recovery" if data.healthy else "failure"
         if isinstance(data, NodeObserved):
@@ -225,7 +225,7 @@ class Indexer(StateFold):
 
 
 def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]:
-    """Whom the event is about."""
+    """Yield the things, as kind and key, that the event is about."""
     uid = getattr(data, "uid", "") or getattr(data, "pod", "")
     if uid:
         yield POD, uid
@@ -250,14 +250,15 @@ def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]
 
 
 def record_digest(record: Record) -> bytes:
-    """What tells this record from one of another history at its revision."""
+    """Return a digest that identifies the record across histories of a ledger."""
     return sha256(record.subject.encode() + b"\n" + record.payload).digest()
 
 
 def open_index(folder: Path, created: str) -> tuple[Index, Checkpoints]:
-    """Index and checkpoints in this folder, of the ledger whose stream was made at `created`.
+    """Open the index and checkpoints of the stream that was created at `created`.
 
-    What is there of another ledger, and what does not fit together, is removed. Raises OSError."""
+    Data of another ledger, and checkpoints that do not fit the index, are removed. Raises
+    OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     checkpoints = Checkpoints(folder)
     index = Index(folder / "index.sqlite")
