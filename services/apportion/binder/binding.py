@@ -20,7 +20,7 @@ import msgspec
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.handlers.turns import ahead
 from apportion.core.ledger.state import Phase, State
-from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, Record, WorkQueue
+from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, WorkQueue
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import BackOff, Clock
@@ -139,22 +139,23 @@ class Binding:
 
         In that case it returns once the deliveries in progress are done. Raises LedgerError if a
         retry cannot help."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            del self._tasks[task]
+            if len(self._tasks) <= IN_FLIGHT_MAX - BATCH:
+                self._room.set()
+
         await reader.caught_up()
         async with asyncio.TaskGroup() as group:
             while not (self._unread or reader.halted):
                 for delivery in await self._fetch(queue, reader):
                     task = group.create_task(self._see_through(delivery))
                     self._tasks[task] = delivery
-                    task.add_done_callback(self._ended)
+                    task.add_done_callback(ended)
                 while len(self._tasks) > IN_FLIGHT_MAX - BATCH:  # fetch many or none
                     self._room.clear()
                     await self._room.wait()
             await queue.leave()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if len(self._tasks) <= IN_FLIGHT_MAX - BATCH:
-            self._room.set()
 
     async def hold(self) -> None:
         """Report progress on deliveries until cancelled, so no other binder gets them."""
@@ -280,23 +281,22 @@ class Binding:
     async def _leave_unread(self, delivery: Delivery, error: EventError) -> None:
         """Acknowledge what every build refuses; leave anything else to a newer build."""
         # A newer build's snapshot may have a pod placed by an event that this build cannot read.
-        if not isinstance(error, UnknownEvent) and not self._is_taken(delivery.record):
+        record = delivery.record
+        node = self._state.nodes.get(untoken(record.subject.removeprefix(PLACEMENT_SUBJECTS)))
+        is_taken = node is not None and any(
+            pod.phase is Phase.PLACED and pod.placed_revision == record.revision
+            for pod in node.pods.values()
+        )
+        if not isinstance(error, UnknownEvent) and not is_taken:
             await self._done(delivery, "passed over")
             return
         if not self._unread:
             self._unread = (
-                f"no placement is bound here any more: revision {delivery.record.revision} on "
-                f"{delivery.record.subject} cannot be read: {error}"
+                f"no placement is bound here any more: revision {record.revision} on "
+                f"{record.subject} cannot be read: {error}"
             )
             _log.critical("%s", self._unread)
         await self._give_back(delivery)
-
-    def _is_taken(self, record: Record) -> bool:
-        node = self._state.nodes.get(untoken(record.subject.removeprefix(PLACEMENT_SUBJECTS)))
-        return node is not None and any(
-            pod.phase is Phase.PLACED and pod.placed_revision == record.revision
-            for pod in node.pods.values()
-        )
 
     def _is_live(self, placed: PodPlaced, revision: int) -> bool:
         """Return True if the pod is placed by this revision, and not bound or failing."""

@@ -127,18 +127,14 @@ class Allocatable:
             return
         if isinstance(change.data, ConfigurationChanged):
             self._note_all()
-        elif node is not None and self._concerns(change, node):
+        elif node is not None and (
+            isinstance(change.data, NodeReported | NodeObserved | PodResized)
+            or self._written.get(node.name, _NOTHING).raised
+            or (change.pod is not None and beyond(change.pod, node, self._config))
+        ):
             if not node.ready:
                 self._doubt(node.name)
             self._note(node.name)
-
-    def _concerns(self, change: Change, node: NodeState) -> bool:
-        """Return True if the node's amounts may have changed."""
-        if isinstance(change.data, (NodeReported, NodeObserved, PodResized)):
-            return True
-        if self._written.get(node.name, _NOTHING).raised:
-            return True
-        return change.pod is not None and bool(beyond(change.pod, node, self._config))
 
     def _note(self, node: str) -> None:
         self._due[node] = None
@@ -166,25 +162,23 @@ class Allocatable:
 
     async def ready(self, pod: PodState, node: NodeState) -> None:
         """Wait until the node shows enough for this pod, and its kubelet has seen it."""
-        failures = 0
-        while not (self._forbidden or self._shows(pod, node)):
+        failures, name = 0, node.name
+        while not self._forbidden and (
+            name not in self._written
+            or name in self._due
+            or self._turns[name].locked()
+            or beyond(pod, node, self._config)
+        ):
             try:
-                await self._write(node.name)
+                await self._write(name)
             except KubeUnavailable:
                 failures += 1
                 await self._clock.pause(BACK_OFF.after(failures))
             else:
                 break
-        since_s = self._clock.monotonic() - self._raised_s.get(node.name, -math.inf)
+        since_s = self._clock.monotonic() - self._raised_s.get(name, -math.inf)
         if since_s < SEEN_S:
             await self._clock.pause(2 * (SEEN_S - since_s))  # jitter may halve the pause
-
-    def _shows(self, pod: PodState, node: NodeState) -> bool:
-        """Return True if no write for the node is due or running, and this pod needs none."""
-        name = node.name
-        if name not in self._written or name in self._due or self._turns[name].locked():
-            return False
-        return not beyond(pod, node, self._config)
 
     async def _repeat(self) -> None:
         while True:

@@ -91,10 +91,8 @@ class Gangs:
     async def run(self, reader: Reader[Change]) -> None:
         """Admit gangs until cancelled."""
         await reader.caught_up()
-        self._look()
         async with asyncio.TaskGroup() as tasks:
-            # Retries refused ones, and finds PodGroups that were replaced by equal ones.
-            tasks.create_task(self._look_again())
+            tasks.create_task(self._look())
             tasks.create_task(self._have_default_queue())
             while True:
                 await self._news.wait()
@@ -103,15 +101,12 @@ class Gangs:
                 for name in waiting:
                     await self._let_in(name)
 
-    async def _look_again(self) -> None:
-        while True:
+    async def _look(self) -> None:
+        while True:  # retries refused gangs, and finds PodGroups that equal ones replaced
+            for gang, group in self._state.groups.items():
+                if group.observed is not None and not group.pods:
+                    self._note(gang)
             await self._clock.pause(LOOK_AGAIN_S)
-            self._look()
-
-    def _look(self) -> None:
-        for gang, group in self._state.groups.items():
-            if group.observed is not None and not group.pods:
-                self._note(gang)
 
     async def _have_default_queue(self) -> None:
         """Create Volcano's Queue `default` if it is missing and Volcano's API is served.
@@ -142,8 +137,18 @@ class Gangs:
         path = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups/{name}"
         try:
             found = _decode(await self._api.get(path))
-            if found.status.phase in WAITS:
-                await self._patch(path, found)
+            if found.status.phase not in WAITS:
+                return
+            # Volcano's own CRD has no status subresource, so the status is written with the
+            # object. A CRD that has one ignores the status there silently: patch it next.
+            version = {"resourceVersion": found.metadata.resource_version}
+            change = {"metadata": version, "status": {"phase": IN}}
+            for where in (path, f"{path}/status"):
+                answer = await self._api.change(
+                    "PATCH", where, change, content_type=JSON_MERGE_PATCH
+                )
+                if _decode(answer).status.phase == IN:
+                    return
         except KubeUnavailable:
             self._note(group)
             await self._clock.pause(PAUSE_S)
@@ -152,16 +157,3 @@ class Gangs:
                 self._note(group)
                 return
             _log.warning("gang %s was not let in, and will be tried again: %s", group, error)
-
-    async def _patch(self, path: str, found: _PodGroup) -> None:
-        """Set the phase of a PodGroup unless it changed since it was read.
-
-        Volcano's own CRD has no status subresource, so the status is written with the object. A
-        CRD that has one ignores the status in that patch silently, so the subresource is patched
-        next. Raises KubeRefused, KubeUnavailable."""
-        version = {"resourceVersion": found.metadata.resource_version}
-        for where in (path, f"{path}/status"):
-            change = {"metadata": version, "status": {"phase": IN}}
-            answer = await self._api.change("PATCH", where, change, content_type=JSON_MERGE_PATCH)
-            if _decode(answer).status.phase == IN:
-                return

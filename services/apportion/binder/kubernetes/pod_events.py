@@ -12,7 +12,7 @@ bounded; bindings beyond the bound are read from the state again."""
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from hashlib import sha256
 from typing import Literal
@@ -161,9 +161,13 @@ class Telling:
             if other is not None:
                 self._note(_tale(other.submitted, "Preempting", said, revision, kind="Normal"))
         elif isinstance(data, HEALTH) and change.node is not None:
-            for pod, recovered in self._failed.news(change.node):
-                self._note(_recovered(pod, recovered, self._state.revision))
-                self._note(_failed(self._state, pod, self._state.revision))
+            revision = self._state.revision
+            for pod, device in self._failed.news(change.node):
+                if device:
+                    said = f"its device {words.device_words(device)} has recovered"
+                    about = pod.submitted
+                    self._note(_tale(about, "DeviceRecovered", said, revision, kind="Normal"))
+                self._note(_failed(self._state, pod, revision))
         elif change.pod is not None:
             self._note(_of(self._state, change.pod, data, self._state.revision))
 
@@ -237,17 +241,17 @@ class Telling:
             due = [uid for uid in every if crc32(uid.encode()) % RENEW_SLOTS == slot]
             begin = turn * RENEWED_MAX % max(1, len(due))  # continue after the previous turn
             for uid in (due[begin:] + due[:begin])[:RENEWED_MAX]:
-                tale = self._why_waits(uid, undeclared)
+                rejected, pod = state.rejected.get(uid), state.pods.get(uid)
+                if rejected is not None:
+                    tale: Tale | None = _rejected(rejected)
+                elif uid in undeclared:
+                    tale = _undeclared(undeclared[uid])
+                elif pod is not None:
+                    tale = _of(state, pod, pod.refusal, pod.refused_revision)
+                else:
+                    continue
                 if tale is not None and not self._is_queued(tale):
                     self._note(msgspec.structs.replace(tale, renews=True))
-
-    def _why_waits(self, uid: str, undeclared: Mapping[str, PodState]) -> Tale | None:
-        rejected, pod = self._state.rejected.get(uid), self._state.pods.get(uid)
-        if rejected is not None:
-            return _rejected(rejected)
-        if uid in undeclared:
-            return _undeclared(undeclared[uid])
-        return None if pod is None else _of(self._state, pod, pod.refusal, pod.refused_revision)
 
     async def _tell_all(self) -> None:
         while True:
@@ -293,8 +297,21 @@ class Telling:
         if tale.renews:
             return
         if tale.unschedulable and self._still_waits(tale.uid):  # it may be bound by now
+            condition = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": tale.message,
+            }
+            pod = self._state.pods.get(tale.uid)
+            if pod is not None:
+                condition["lastTransitionTime"] = f"{pod.submitted_time[:19]}Z"
+            nominated = self._state.nominated.get(tale.uid)  # None removes the field
+            status = {"conditions": [condition], "nominatedNodeName": nominated}
+            # A strategic merge patch keeps the pod's other conditions.
+            body = _encode({"metadata": {"uid": tale.uid}, "status": status})
             path = f"{pod_path(tale.namespace, tale.name)}/status"
-            self._count(await self._send("PATCH", path, self._condition(tale)))
+            self._count(await self._send("PATCH", path, body))
 
     async def _say_again(self, path: str, tale: Tale) -> Answer | None:
         """Increase the count of the existing event, unless it is already up to date."""
@@ -311,7 +328,7 @@ class Telling:
             "resourceVersion": known.metadata.resource_version,
             "annotations": {REVISION: str(max(tale.revision, known.revision))},
         }
-        body = {"metadata": meta, "count": known.count + 1, "lastTimestamp": self._now()}
+        body = {"metadata": meta, "count": known.count + 1, "lastTimestamp": self._ago(0)}
         return await self._send("PATCH", path, _encode(body))
 
     async def _send(
@@ -346,9 +363,6 @@ class Telling:
         key = _place_of(tale)
         return key in self._bad or key in self._good or key in self._failing
 
-    def _now(self) -> str:
-        return self._ago(0)
-
     def _ago(self, span_s: float) -> str:
         return (self._clock.now() - timedelta(seconds=span_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -359,7 +373,7 @@ class Telling:
         return pod.phase is Phase.PENDING
 
     def _event(self, tale: Tale) -> bytes:
-        now = self._now()
+        now = self._ago(0)
         return _encode(
             {
                 "apiVersion": "v1",
@@ -386,21 +400,6 @@ class Telling:
                 "count": 1,
             }
         )
-
-    def _condition(self, tale: Tale) -> bytes:
-        """Encode a strategic merge patch, which keeps the pod's other conditions."""
-        condition = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": tale.message,
-        }
-        pod = self._state.pods.get(tale.uid)
-        if pod is not None:
-            condition["lastTransitionTime"] = f"{pod.submitted_time[:19]}Z"
-        nominated = self._state.nominated.get(tale.uid)  # None removes the field
-        status = {"conditions": [condition], "nominatedNodeName": nominated}
-        return _encode({"metadata": {"uid": tale.uid}, "status": status})
 
 
 def _place_of(tale: Tale) -> str:
@@ -461,13 +460,6 @@ def _failed(state: State, pod: PodState, revision: int) -> Tale | None:
     return _tale(pod.submitted, "DeviceFailed", failed_words(failed), revision) if failed else None
 
 
-def _recovered(pod: PodState, device: str, revision: int) -> Tale | None:
-    if not device:
-        return None
-    said = f"its device {words.device_words(device)} has recovered"
-    return _tale(pod.submitted, "DeviceRecovered", said, revision, kind="Normal")
-
-
 def _tale(
     about: PodSubmitted | PodRejected,
     reason: str,
@@ -477,23 +469,19 @@ def _tale(
     kind: Literal["Normal", "Warning"] = "Warning",
     unschedulable: bool = False,
 ) -> Tale:
+    encoded = message.encode()
+    if len(encoded) > MESSAGE_MAX:
+        message = encoded[: MESSAGE_MAX - 3].decode(errors="ignore") + "…"
     return Tale(
         uid=about.uid,
         namespace=about.namespace,
         name=about.name,
         kind=kind,
         reason=reason,
-        message=_cut(message),
+        message=message,
         revision=revision,
         unschedulable=unschedulable,
     )
-
-
-def _cut(message: str) -> str:
-    encoded = message.encode()
-    if len(encoded) <= MESSAGE_MAX:
-        return message
-    return encoded[: MESSAGE_MAX - 3].decode(errors="ignore") + "…"
 
 
 # events by which a device may fail or recover

@@ -112,7 +112,16 @@ class Slices:
 
     async def require(self) -> None:
         """Check that the API server has the feature gates. See `require_gates`."""
-        sample = _document("apportion-asks-for-feature-gates", _sample()[-1], "", 0)
+        # One slice with a field of each feature gate.
+        shared = Device(id="sample-0", index=0, family=FAMILY, model="A100-40GB",
+                        memory_mib=1, physical_memory_mib=1)  # fmt: skip
+        cut = msgspec.structs.replace(shared, id="sample-1", index=1, mode="mig")
+        devices = [
+            DeviceState(each, memory_free_mib=1, cores_free=1, slots_free=1, template_cpu_free=0)
+            for each in (shared, cut)
+        ]
+        name = "apportion-asks-for-feature-gates"
+        sample = _document(name, pool("sample", devices)[-1], "", 0)
         gates = {
             "spec.devices.allowMultipleAllocations": "DRAConsumableCapacity",
             "spec.devices.consumesCounters": "DRAPartitionableDevices",
@@ -157,7 +166,11 @@ class Slices:
 
     async def _renew(self, node: str) -> None:
         """Update the pool of a node if it is outdated."""
-        wanted, found = self._wanted(node), self._pools.get(node, {})
+        wanted, found = list[Json](), self._pools.get(node, {})
+        state = self._state.nodes.get(node)
+        if state is not None and state.present and state.observed is not None:
+            geometries = self._state.configuration.nvidia.known_mig_geometries
+            wanted = pool(node, state.devices, geometries)
         digest = hashlib.sha256(_encode(wanted)).hexdigest()
         names = [slice_name(node, number) for number in range(len(wanted))]
         generations = {each.spec.pool.generation for each in found.values()}
@@ -175,12 +188,6 @@ class Slices:
                 await self._write(node, "POST", SLICES, body)
         for name in found.keys() - set(names):
             await self._write(node, "DELETE", f"{SLICES}/{quote(name, safe='')}", None)
-
-    def _wanted(self, node: str) -> list[Json]:
-        state = self._state.nodes.get(node)
-        if state is None or not state.present or state.observed is None:
-            return []
-        return pool(node, state.devices, self._state.configuration.nvidia.known_mig_geometries)
 
     async def _write(self, node: str, method: str, path: str, body: Json | None) -> None:
         content = _encode(body) if body is not None else None
@@ -205,15 +212,3 @@ def _document(name: str, spec: Json, digest: str, generation: int) -> Json:
         "metadata": {"name": name, "annotations": {DIGEST: digest}},
         "spec": spec | {"pool": spec["pool"] | {"generation": generation}},
     }
-
-
-def _sample() -> list[Json]:
-    """Return slices that use a field of each feature gate."""
-    shared = Device(id="sample-0", index=0, family=FAMILY, model="A100-40GB",
-                    memory_mib=1, physical_memory_mib=1)  # fmt: skip
-    cut = msgspec.structs.replace(shared, id="sample-1", index=1, mode="mig")
-    devices = [
-        DeviceState(each, memory_free_mib=1, cores_free=1, slots_free=1, template_cpu_free=0)
-        for each in (shared, cut)
-    ]
-    return pool("sample", devices)
