@@ -40,8 +40,6 @@ _REJECTED = 400
 
 _encode = msgspec.json.Encoder().encode
 ShortText = Annotated[str, Meta(max_length=1024)]
-
-
 _NULL = Raw(b"null")
 
 
@@ -111,14 +109,15 @@ class Reviews:
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """Yield the route to which the API server posts its reviews."""
-        yield web.post(PATH, answering(self._reviewed, self._unready))
 
-    async def _reviewed(self, request: web.Request) -> bytes:
-        body = await request.read()
-        began = time.perf_counter()
-        answer = self.answer(body)
-        self._seconds.observe(time.perf_counter() - began)
-        return answer
+        async def reviewed(request: web.Request) -> bytes:
+            body = await request.read()
+            began = time.perf_counter()
+            answer = self.answer(body)
+            self._seconds.observe(time.perf_counter() - began)
+            return answer
+
+        yield web.post(PATH, answering(reviewed, self._unready))
 
     def answer(self, body: bytes) -> bytes:
         """Answer an encoded AdmissionReview. Raises BadBody if it cannot be read."""
@@ -137,7 +136,13 @@ class Reviews:
                     user=request.user_info.username,
                 )
             except PodTooLarge as error:
-                verdict = self._unread(request, str(error))
+                pod = bytes(request.object)
+                ours = claimed(manifest_config(self._configuration()).dialects)
+                verdict = Admitted("too large")
+                if request.operation == CREATE and any(n.encode() in pod for n in (PREFIX, *ours)):
+                    what = f"is too much to be read: {error}"
+                    wrong = ManifestError("pod", "all of it", what, "make several pods of it")
+                    verdict = Rejected(wrong)
             else:
                 verdict = self._judge(asked)
                 slips = self._slips(asked, verdict)
@@ -149,13 +154,6 @@ class Reviews:
                 "response": {"uid": request.uid} | _response(verdict) | slips,
             }
         )
-
-    def _unread(self, request: _Request, problem: str) -> Admitted | Rejected:
-        pod, ours = bytes(request.object), claimed(manifest_config(self._configuration()).dialects)
-        if request.operation != CREATE or not any(n.encode() in pod for n in (PREFIX, *ours)):
-            return Admitted("too large")
-        what = f"is too much to be read: {problem}"
-        return Rejected(ManifestError("pod", "all of it", what, "make several pods of it"))
 
     def _judge(self, asked: Asked) -> Admitted | Rejected:
         configuration = self._configuration()

@@ -81,26 +81,24 @@ class Answering:
             return
         try:
             async with self._together:
-                answer = await self._decided(request)
+                now_s = self._service.clock.now().timestamp()
+                user = await self._user(request, now_s)
         except Limited:  # no answer, so that an honest client retries: a refusal would end it
             self._count("limited")
             self._service.log.debug("not reviewed", host=request.host)
             return
+        except (NoToken, InvalidIdentity) as error:
+            answer = self._refused(request, "refused", str(error), now_s)
+        except (KubeRefused, KubeUnavailable, msgspec.MsgspecError) as error:
+            reason = f"no word of the API server: {error}"
+            answer = self._refused(request, "no review", reason, now_s)
+        else:
+            self._count("taken")
+            answer = signed(answer_claims(request, user=user), self._key, now_s=int(now_s))
         try:
             await self._wire.publish(message.reply, answer.encode(), headers={})
         except LedgerUnavailable as error:
             self._service.log.warning("an answer was lost", error=str(error))
-
-    async def _decided(self, request: Request) -> str:
-        now_s = self._service.clock.now().timestamp()
-        try:
-            user = await self._user(request, now_s)
-        except (NoToken, InvalidIdentity) as error:
-            return self._refused(request, "refused", str(error), now_s)
-        except (KubeRefused, KubeUnavailable, msgspec.MsgspecError) as error:
-            return self._refused(request, "no review", f"no word of the API server: {error}", now_s)
-        self._count("taken")
-        return signed(answer_claims(request, user=user), self._key, now_s=int(now_s))
 
     async def _user(self, request: Request, now_s: float) -> str:
         shown = request.shown

@@ -150,19 +150,6 @@ class Tokens:
         return bucket
 
     async def _reviewed(self, token: str, ends_s: float) -> Reviewed:
-        user = await self._user(token)
-        space, _, account = user.username.removeprefix(_ACCOUNT).partition(":")
-        if not user.username.startswith(_ACCOUNT) or not account:
-            raise NoToken("the token is no ServiceAccount's")
-        pod, uid, node = (
-            next(iter(user.extra.get(_EXTRA + name, ())), "")
-            for name in ("pod-name", "pod-uid", "node-name")
-        )
-        if pod and not node:  # Kubernetes before 1.32 does not send the node
-            node = await self._node(space, pod, uid)
-        return Reviewed(Bearer(space, account, pod, node), ends_s)
-
-    async def _user(self, token: str) -> _User:
         asked = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -175,16 +162,23 @@ class Tokens:
             raise NoToken(f"the API server does not take the token: {why}")
         if self._audience not in status.audiences:
             raise NoToken(f"the token is not for the audience {self._audience}")
-        return status.user
-
-    async def _node(self, space: str, name: str, uid: str) -> str:
-        body = await self._api.find(f"/api/v1/namespaces/{space}/pods/{name}")
-        if body is None:
-            raise NoToken(f"pod {space}/{name} of the token is gone")
-        pod = msgspec.json.decode(body, type=_Pod)
-        if pod.metadata.uid != uid:
-            raise NoToken(f"pod {space}/{name} of the token is gone, another has its name")
-        return pod.spec.node
+        user = status.user
+        space, _, account = user.username.removeprefix(_ACCOUNT).partition(":")
+        if not user.username.startswith(_ACCOUNT) or not account:
+            raise NoToken("the token is no ServiceAccount's")
+        pod, uid, node = (
+            next(iter(user.extra.get(_EXTRA + name, ())), "")
+            for name in ("pod-name", "pod-uid", "node-name")
+        )
+        if pod and not node:  # Kubernetes before 1.32 does not send the node
+            body = await self._api.find(f"/api/v1/namespaces/{space}/pods/{pod}")
+            if body is None:
+                raise NoToken(f"pod {space}/{pod} of the token is gone")
+            found = msgspec.json.decode(body, type=_Pod)
+            if found.metadata.uid != uid:
+                raise NoToken(f"pod {space}/{pod} of the token is gone, another has its name")
+            node = found.spec.node
+        return Reviewed(Bearer(space, account, pod, node), ends_s)
 
 
 def _keep(of: OrderedDict[K, V], key: K, value: V) -> None:

@@ -100,23 +100,21 @@ class Extender:
     def filtered(self, args: FilterArgs) -> bytes:
         """Return the `ExtenderFilterResult`: the nodes that can take the pod."""
         filter_result, reasons = self._look(args)
-        kept = [name for name in args.candidates.names if name in filter_result.fits]
+        kept = [name for name in args.names if name in filter_result.fits]
         for code in filter_result.refused.values():
             self._failed.labels(code.value if code else "Untold").inc()
         # The second map tells kube-scheduler not to preempt, because that need not free the right
         # devices. Older versions read only the first.
         answer = {"FailedNodes": reasons, "FailedAndUnresolvableNodes": reasons, "Error": ""}
-        names, objects = args.candidates
-        if objects is None:
+        if args.objects is None:
             return _encode({"NodeNames": kept} | answer)
-        items = [
-            raw for name, raw in zip(names, objects, strict=True) if name in filter_result.fits
-        ]
+        nodes = zip(args.names, args.objects, strict=True)
+        items = [raw for name, raw in nodes if name in filter_result.fits]
         return _encode({"Nodes": {"metadata": {}, "items": items}} | answer)
 
     def _look(self, args: FilterArgs) -> tuple[FilterResult, dict[str, str]]:
         """Return the filter result, and the reason for each candidate that fails."""
-        names = args.candidates.names
+        names = args.names
         try:
             draft = self._read(args.pod)
         except ManifestError as error:
@@ -161,9 +159,7 @@ class Extender:
         """Return the `HostPriorityList`: the best node has 10, the worst that fits 0."""
         filter_result, _ = self._look(args)
         scores = scaled(filter_result.fits)
-        return _encode(
-            [{"Host": name, "Score": scores.get(name, 0)} for name in args.candidates.names]
-        )
+        return _encode([{"Host": name, "Score": scores.get(name, 0)} for name in args.names])
 
     async def bound(self, args: BindingArgs) -> bytes:
         """Bind the pod to the chosen node; return an `ExtenderBindingResult`."""

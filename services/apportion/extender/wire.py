@@ -15,18 +15,14 @@ NODES_MAX = 20_000
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
-class Candidates(NamedTuple):
-    """The candidate nodes; `objects` are the whole nodes if kube-scheduler sent them."""
-
-    names: list[str]
-    objects: list[Raw] | None
-
-
 class FilterArgs(NamedTuple):
-    """kube-scheduler's `ExtenderArgs`: a pod, and the nodes that passed its filters."""
+    """kube-scheduler's `ExtenderArgs`: a pod, and the nodes that passed its filters.
+
+    `objects` are the whole nodes if kube-scheduler sent them."""
 
     pod: dict[str, Any]
-    candidates: Candidates
+    names: list[str]
+    objects: list[Raw] | None
 
 
 class BindingArgs(Struct, frozen=True, rename="lower"):
@@ -73,9 +69,9 @@ def decode_filter(body: bytes) -> FilterArgs:
     if "nodes" in fields:
         objects = _decode_nodes(fields["nodes"]).items or []
         names = [_decode_node(raw).metadata.name for raw in objects]
-        return FilterArgs(pod, Candidates(names, objects))
+        return FilterArgs(pod, names, objects)
     if "nodenames" in fields:
-        return FilterArgs(pod, Candidates(_decode_names(fields["nodenames"]), None))
+        return FilterArgs(pod, _decode_names(fields["nodenames"]), None)
     raise msgspec.ValidationError("Object missing required field `Nodes` or `NodeNames`")
 
 

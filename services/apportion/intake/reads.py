@@ -179,8 +179,7 @@ class Showing:
         return msgspec.json.encode({"part": data})
 
 
-class _Done(Exception):
-    pass
+class _Done(Exception): ...
 
 
 class Attesting:

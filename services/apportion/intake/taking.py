@@ -263,9 +263,14 @@ class Holdings:
     async def _refusal(
         self, until_s: float, record: UsageRecorded, share: ShareUsed
     ) -> Refusal | None:
-        held = await self._by(share)
-        if held is None:
-            return _no(f"pod {share.pod} was not bound by revision {share.bound}")
+        key = share.pod, share.bound
+        if key not in self._held:
+            event = await self._read(share.bound)
+            found = await self._given(event) if event is not None else None
+            if found is None or found[0] != share.pod:
+                return _no(f"pod {share.pod} was not bound by revision {share.bound}")
+            _keep(self._held, key, found[1])
+        held = self._held[key]
         if held.name != f"{share.namespace}/{share.name}":
             return misnamed(share, held.name)
         if held.node != record.node or share.device not in held.devices:
@@ -278,16 +283,6 @@ class Holdings:
         if share.seconds > max(until_s - held.since_s, 0) + LATE_S:
             return _no(f"pod {share.pod} was not bound for {share.seconds:,} seconds")
         return None
-
-    async def _by(self, share: ShareUsed) -> Held | None:
-        key = share.pod, share.bound
-        if key not in self._held:
-            event = await self._read(share.bound)
-            found = await self._given(event) if event is not None else None
-            if found is None or found[0] != share.pod:
-                return None
-            _keep(self._held, key, found[1])
-        return self._held[key]
 
     async def _given(self, event: Event) -> tuple[str, Held] | None:
         """Return the pod of a binding or adoption, and what it held from then on."""
@@ -405,7 +400,9 @@ class Taking:
         if lane is None or not lane.put(request):
             self._count("dropped")
             if lane is not None:
-                self._note(node, Refusal("too-many", "more is sent than may wait for its answer"))
+                self._refusals.note(
+                    node, Refusal("too-many", "more is sent than may wait for its answer")
+                )
             return
         if lane.work is None:
             lane.work = self._begin(self._work(lane), f"intake of {node}")
@@ -431,7 +428,9 @@ class Taking:
                     await asyncio.sleep(wait_s)
                 if not may_be_answered(request.reply):
                     self._count("refused")
-                    self._note(lane.node, Refusal("foreign-reply", "it is no inbox of an agent"))
+                    self._refusals.note(
+                        lane.node, Refusal("foreign-reply", "it is no inbox of an agent")
+                    )
                     lane.over(request)
                     continue
                 judged = await self._judged(lane, request)
@@ -471,7 +470,7 @@ class Taking:
             self._clock.monotonic()
         ):
             why = "its inventory changes more often than once a second"
-            self._note(lane.node, Refusal("flapping", why))
+            self._refusals.note(lane.node, Refusal("flapping", why))
             return self._again(why)
         return Draft(subject_of(event.data), append_id(lane.node, event.id), encode(event))
 
@@ -492,7 +491,7 @@ class Taking:
             self._spend(size_bytes)
             return draft
         why = f"more than {RECORDS_AN_HOUR:,} records or {BYTES_AN_HOUR >> 20} MiB in an hour"
-        self._note(lane.node, Refusal("too-many", why))
+        self._refusals.note(lane.node, Refusal("too-many", why))
         return self._again(why, LATER_S)
 
     async def _reach(self, lane: Lane, basis: int) -> Answer | None:
@@ -545,15 +544,12 @@ class Taking:
 
     def _refused(self, node: str, refusal: Refusal) -> Answer:
         self._count("refused")
-        self._note(node, refusal)
+        self._refusals.note(node, refusal)
         return Answer(refused=refusal.cause, why=refusal.why)
 
     def _again(self, why: str, again_s: float = AGAIN_S) -> Answer:
         self._count("again")
         return Answer(again_s=again_s, why=why)
-
-    def _note(self, node: str, refusal: Refusal) -> None:
-        self._refusals.note(node, refusal)
 
     def _count(self, outcome: str) -> None:
         self._taken.labels(outcome).inc()
