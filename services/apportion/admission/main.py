@@ -143,8 +143,6 @@ async def body(
 
 
 class _Known:
-    """The newest configuration, from a fold of that subject alone."""
-
     def __init__(self, service: Service, ledger: ConfigurationLedger) -> None:
         self._service = service
         self._ledger = ledger
@@ -162,8 +160,7 @@ class _Known:
     async def say(self) -> None:
         """Log when the ledger becomes unreachable and when it is back, until cancelled.
 
-        The webhook goes on judging in the meantime: otherwise pods would bypass it, or be
-        blocked, for as long as the ledger is away."""
+        The webhook goes on judging: otherwise pods would bypass it, or be blocked."""
         await self.reader.caught_up()
         sure = True
         while True:

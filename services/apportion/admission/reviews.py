@@ -79,9 +79,9 @@ _decode = from_outside(msgspec.json.Decoder(_Review).decode)
 class Reviews:
     """Answers reviews by the configuration in force.
 
-    `unready` returns why there is no answer yet, or "". `schedulers` are all of our scheduler
-    names, and `scheduler` is the one that is filled in. `writer` is the user who may write our
-    annotations. `dra` permits ResourceClaims, which the watcher reads."""
+    `unready` returns why there is no answer yet, or "". `scheduler` is the one of our
+    `schedulers` that is filled in. `writer` is the user who may write our annotations. `dra`
+    permits ResourceClaims."""
 
     def __init__(
         self,
@@ -172,7 +172,6 @@ class Reviews:
         return admit(asked, rules)
 
     def _slips(self, asked: Asked, verdict: Admitted | Rejected) -> dict[str, list[str]]:
-        """Return warnings, which kubectl shows, about probably misspelt names in the pod."""
         if isinstance(verdict, Rejected) or verdict.why not in OURS:
             return {}
         dialects = manifest_config(self._configuration()).dialects

@@ -1,8 +1,4 @@
-"""Turns deliveries into recorded bindings, evictions and resizes.
-
-A placement is bound only while the fold, having passed it, has it as the pod's live one.
-`Target` applies it: with Kubernetes by API calls (`kubernetes.target`), else by the ledger
-alone.
+"""Turns deliveries into recorded bindings, evictions and resizes, applied by a `Target`.
 
 Invariants: a delivery is acknowledged only after its outcome is durable in the ledger, so a
 binder may die at any point and a delivery may come any number of times. A delivery that this
@@ -62,9 +58,8 @@ class Failed(msgspec.Struct, frozen=True):
     """The pod is not bound.
 
     `final`: trying this placement again cannot help. `unknown`: the API server did not answer,
-    so the pod may be bound; such a placement is never given up, because its devices may be in
-    use. `waits`: what the pod needs is on its way, so there is no limit to the tries until the
-    failure is `final`."""
+    so the placement is never given up, because its devices may be in use. `waits`: what the pod
+    needs is on its way, so there is no limit to the tries until the failure is `final`."""
 
     message: str
     final: bool
@@ -137,8 +132,7 @@ class Binding:
     async def run(self, queue: WorkQueue, reader: Reader[Change]) -> None:
         """Handle deliveries until cancelled, or until one cannot be read by this build.
 
-        In that case it returns once the deliveries in progress are done. Raises LedgerError if a
-        retry cannot help."""
+        Then it finishes those in progress. Raises LedgerError if a retry cannot help."""
 
         def ended(task: asyncio.Task[None]) -> None:
             del self._tasks[task]
@@ -299,7 +293,6 @@ class Binding:
         await self._give_back(delivery)
 
     def _is_live(self, placed: PodPlaced, revision: int) -> bool:
-        """Return True if the pod is placed by this revision, and not bound or failing."""
         pod = self._state.pods.get(placed.pod)
         if pod is None or pod.phase is not Phase.PLACED or pod.placed_revision != revision:
             return False

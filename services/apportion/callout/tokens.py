@@ -1,10 +1,8 @@
 """Reviews ServiceAccount tokens at the API server: whose, in which pod, on which node.
 
-Invariants: a token counts only if the API server accepts it for our audience, which it does not
-once the pod is gone; the node is the pod's own. A host whose tokens are refused costs one review
-per second. It delays no other host, and no client of its own that was accepted before, unless
-that name is flooded too. One token opens a limited number of connections, so a stolen one cannot
-use up the connections of all agents."""
+Invariants: a token counts only if the API server accepts it for our audience; the node is the
+pod's own. A host whose tokens are refused costs one review per second, and delays no other host
+and no client that was accepted before. One token opens a limited number of connections."""
 
 import time
 from collections import OrderedDict
@@ -106,9 +104,9 @@ class Tokens:
     async def review(self, token: str, host: str = "", user: str = "") -> Reviewed:
         """Return the bearer of the token that `user` on `host` showed.
 
-        Raises NoToken if the token is refused. Raises Limited if the host had too many refusals,
-        or the token opened too many connections. Raises KubeRefused or KubeUnavailable if the
-        API server does not answer."""
+        Raises NoToken if it is refused, Limited if the host had too many refusals or the token
+        too many connections, and KubeRefused or KubeUnavailable if the API server does not
+        answer."""
         if len(token) > TOKEN_BYTES_MAX:
             raise NoToken(f"the token is over {TOKEN_BYTES_MAX} bytes")
         try:
@@ -182,7 +180,6 @@ class Tokens:
 
 
 def _keep(of: OrderedDict[K, V], key: K, value: V) -> None:
-    """Add `key` as the newest; drop the oldest if there are too many."""
     of.pop(key, None)
     of[key] = value
     if len(of) > KEPT_MAX:

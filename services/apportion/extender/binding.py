@@ -63,9 +63,9 @@ class ExtenderBinding:
     async def decided(self) -> None:
         """Wait until all earlier choices are placed or refused, or a timeout passes.
 
-        kube-scheduler filters for the next pod while the last one is being bound. An answer that
-        ignores the last one would offer its devices twice. The second pod would be refused, and
-        kube-scheduler does not retry it until something else happens in the cluster."""
+        kube-scheduler filters for the next pod while the last one is being bound. Without the
+        wait, both would get the same devices; it does not retry the refused one until something
+        else happens in the cluster."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DECIDED_TIMEOUT_S):
                 await self._decided.wait()
@@ -119,7 +119,6 @@ class ExtenderBinding:
                 continue
 
     async def _known(self, uid: str) -> PodState | str:
-        """Wait until the ledger has the pod, which may lag; return it or the error."""
         try:
             async with asyncio.timeout(KNOWN_TIMEOUT_S):
                 while True:

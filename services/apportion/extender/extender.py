@@ -113,7 +113,6 @@ class Extender:
         return _encode({"Nodes": {"metadata": {}, "items": items}} | answer)
 
     def _look(self, args: FilterArgs) -> tuple[FilterResult, dict[str, str]]:
-        """Return the filter result, and the reason for each candidate that fails."""
         names = args.names
         try:
             draft = self._read(args.pod)
@@ -136,10 +135,6 @@ class Extender:
         }
 
     def _read(self, pod: dict[str, Any]) -> PodDraft:
-        """Read the device requests of the pod.
-
-        Raises ManifestError if it cannot be read, or if its kube-scheduler is not in
-        extendedSchedulerNames."""
         configuration = self._state().configuration
         document = devices_only({**pod, "apiVersion": "v1", "kind": "Pod"})
         (draft,) = read_document(document, manifest_config(configuration)).pods

@@ -82,6 +82,5 @@ def decode_binding(body: bytes) -> BindingArgs:
 
 
 def _lower(body: bytes) -> dict[str, Raw]:
-    """Return the fields that are not null, with their names in lower case."""
     found = _decode_fields(body).items()
     return {name.lower(): raw for name, raw in found if bytes(raw) != bytes(_NULL)}

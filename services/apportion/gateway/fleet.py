@@ -1,8 +1,8 @@
 """Encoded rows of all nodes, cached, so that the fleet picture costs only what changed.
 
-Each event that touches a node moves it to the end of one ordered map, so the nodes that changed
-since a revision are the end of that map. A row is encoded when it is needed and its node has
-changed. Invariant: an answer has one revision, that of the state when it was made."""
+Each event moves its node to the end of one ordered map, so the nodes that changed since a
+revision are the end of that map. Invariant: an answer has one revision, that of the state when
+it was made."""
 
 import asyncio
 from collections import Counter
@@ -128,10 +128,10 @@ _Key = tuple[Family, tuple[str, ...]]
 class FleetSums:
     """The fleet metrics of one fold. Pass each change to `observe` after `FleetRows`.
 
-    They are by namespace and model, never by pod or device, so the number of series does not
-    depend on the number of nodes. Every gateway exports the same values: take the maximum, not
-    the sum. Invariant: a scrape costs only the nodes that changed since the last one, and shows
-    the state at one revision."""
+    They are by namespace and model, so the number of series does not depend on the number of
+    nodes. Every gateway exports the same values: take the maximum, not the sum. Invariant: a
+    scrape costs only the nodes that changed since the last one, and shows the state at one
+    revision."""
 
     def __init__(self, state: State, rows: FleetRows, clock: Clock) -> None:
         self._state = state

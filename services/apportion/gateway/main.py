@@ -207,8 +207,6 @@ class Gateway:
 
 
 class _Life:
-    """One life of the gateway: its fold, and the servers that answer from it."""
-
     def __init__(
         self, service: Service, ledger: JetStreamLedger, feed: Feed, places: Places
     ) -> None:

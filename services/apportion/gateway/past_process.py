@@ -2,10 +2,8 @@
 
     python -m apportion.gateway.past_process SOCKET FOLDER [ARCHIVES [PRICES]]
 
-Its settings come from the environment, like those of every service. It prints a line to standard
-output once it listens, and logs to standard error. It ends when its standard input closes, which
-is when the gateway is gone. Invariant: the gateway waits only for its answers, so its load does
-not slow the gateway."""
+It prints a line to standard output once it listens, and ends when its standard input closes,
+which is when the gateway is gone. Invariant: the gateway waits for nothing here but answers."""
 
 import asyncio
 import contextlib
@@ -53,8 +51,8 @@ Answering = Callable[[Any, Mapping[str, str]], Awaitable[msgspec.Struct]]
 class PastApi:
     """Answers about the past of one ledger; `now` returns the current time.
 
-    Invariants: an answer has the revision of the requested point in time; a request about an
-    unknown time is refused with the known range; pages, and what is read for them, are bounded."""
+    Invariants: an answer has the revision of the requested point in time; pages, and what is
+    read for them, are bounded."""
 
     def __init__(self, past: Past, *, measures: Measures, now: Callable[[], datetime]) -> None:
         self._past = past
@@ -152,10 +150,9 @@ class Records(Protocol):
 
 
 class Pieces:
-    """Cached pieces of the ledger, for clients that read it from far back.
+    """Cached complete pieces of the ledger, for clients that read it from far back.
 
-    Only complete pieces are cached. Invariants: one read of the ledger at a time, however many
-    clients there are; the cache is bounded in bytes."""
+    Invariants: one read of the ledger at a time; the cache is bounded in bytes."""
 
     def __init__(self, records: Records, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._records = records
@@ -165,10 +162,9 @@ class Pieces:
         self._turn = asyncio.Lock()
 
     async def behind(self, revision: int) -> list[Record]:
-        """Return some records after `revision`, or [] at the end of the ledger.
+        """Return some records after `revision`, or the first known ones; [] at the end.
 
-        If the next record is gone, this starts at the first known one. Raises LedgerError,
-        ArchiveError, OSError."""
+        Raises LedgerError, ArchiveError, OSError."""
         async with self._turn:
             first, last = await self._records.span()
             revision = max(revision, first - 1)

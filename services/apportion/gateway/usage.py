@@ -1,8 +1,8 @@
 """The newest usage sample of each node, for the picture of the fleet; nothing is stored.
 
 Rows are numbered as they are heard, so that a client gets those after the number that it has.
-Invariant: memory is bounded by the known nodes and shares. A sample of an unknown node, or with
-more shares than its node has, is dropped; a silent node is forgotten."""
+Invariant: memory is bounded: a sample of an unknown node, or with more shares than its node has,
+is dropped; a silent node is forgotten."""
 
 import msgspec
 
@@ -87,8 +87,7 @@ class Uses:
 def packed_use(node: NodeState, sample: UsageSample) -> PackedUse:
     """Return how busy each pod is on each of its devices, from 0 to 1.
 
-    That is the compute it uses of its part of the device, or the memory if the compute is
-    unknown."""
+    That is the compute it uses of its part, or the memory if the compute is unknown."""
     parts: dict[tuple[str, int], tuple[float, float]] = {}
     for share in sample.shares:
         state = node.by_id.get(share.device)

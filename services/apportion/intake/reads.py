@@ -4,9 +4,9 @@ The agent of a node reads the ledger only through an intake. Invariant: requests
 server are limited overall and per node; a request over the limit is dropped, and the agent
 retries.
 
-A scheduler could write a snapshot that lacks a pod, and a restart from it would allocate that
-pod's devices twice. So readers use only attested snapshots. Invariant: the intake attests a
-snapshot only if it equals the state that the ledger gives from an earlier attested one."""
+A forged snapshot could lack a pod, and its devices would be allocated twice. So readers use only
+attested ones. Invariant: an attested snapshot equals the fold of the ledger from an earlier
+attested one."""
 
 import asyncio
 import contextlib
@@ -111,8 +111,8 @@ class Showing:
     async def _listen(self) -> Callable[[], Awaitable[None]]:
         """Subscribe to agents' requests and return the function that unsubscribes.
 
-        Raises LedgerUnavailable if an earlier build's permissions forbid it. A callout gives the
-        new ones only to a new connection."""
+        Raises LedgerUnavailable if an earlier build's permissions forbid it until a new
+        connection."""
         for _ in range(LISTEN_TRIES):
             try:
                 return await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
@@ -275,7 +275,6 @@ class Attesting:
         return self._verdicts.get(stored.key)
 
     async def _folded(self, upto: int) -> State:
-        """Fold the state at `upto` from an earlier attested snapshot and the ledger."""
         cluster = StateFold(await self._snapshots.restore(at_most=upto), quiet=True)
 
         def take(record: Record) -> None:

@@ -1,15 +1,13 @@
 """Judges the reports of agents and appends them: one lane per node, all lanes concurrently.
 
-`read` decodes a request to an event that agents may write about their own node. The intake
-encodes it again, so none of the sender's bytes reach the ledger. Invariants: each request is
-answered at most once, and the agent retries one that was not answered. A lane and all lanes
-together are bounded, and what exceeds a bound is dropped before it is decoded, so a flood fills
-only its own node's lane. The cost of a request does not depend on the number of nodes.
+An accepted event is encoded again, so none of the sender's bytes reach the ledger. Invariants:
+each request is answered at most once, and the agent retries. A lane and all lanes together are
+bounded, and what exceeds a bound is dropped before it is decoded, so a flood fills only its own
+node's lane.
 
-A usage record covers up to an hour, in which pods end and move. So each of its shares names the
-revision of the pod's binding, which the intake reads from the ledger. Invariant: usage is
-accepted only of a pod that had the device on that node, for no longer than the pod was bound,
-and at most two days and an hour after it ended."""
+A usage record covers up to an hour, in which pods end and move, so each share names the revision
+of the pod's binding. Invariant: usage is accepted only of a pod that had the device on that
+node, for no longer than it was bound, and at most two days and an hour after it ended."""
 
 from __future__ import annotations
 
@@ -179,8 +177,7 @@ class Lane:
     def used_twice(self, event: Event, data: UsageRecorded) -> str:
         """Return the reason if a share overlaps an earlier usage record, else "".
 
-        The same event may come again, for example when its answer was lost. Records are
-        remembered only for the life of this intake."""
+        The same event may come again. Records are remembered only for the life of this intake."""
         ends_s = datetime.fromisoformat(event.time).timestamp()
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
@@ -285,7 +282,6 @@ class Holdings:
         return None
 
     async def _given(self, event: Event) -> tuple[str, Held] | None:
-        """Return the pod of a binding or adoption, and what it held from then on."""
         data, since_s = event.data, _seconds(event)
         if isinstance(data, PodAdopted):
             name = f"{data.submitted.namespace}/{data.submitted.name}"
@@ -352,10 +348,10 @@ class Taking:
         free: Callable[[int], float] = lambda _bytes: 1.0,
         spend: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
-        """Take the capacity of the ledger as `free` and `spend`.
+        """Use `free` and `spend` to keep room in the ledger.
 
         `free` returns the fraction that stays free after that many more bytes; `spend` records
-        bytes that are about to be appended."""
+        bytes."""
         self._state = state
         self._free = free
         self._spend = spend
@@ -410,8 +406,7 @@ class Taking:
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
         """Start `work` as a task, or drop it before this life began or once it ends.
 
-        Requests still arrive until the connection is closed, which is after the task group has
-        ended."""
+        Requests still arrive after the task group has ended."""
         if self._tasks is not None:
             try:
                 return self._tasks.create_task(work, name=name)
@@ -477,8 +472,8 @@ class Taking:
     def _within_budget(self, lane: Lane, draft: Draft) -> Draft | Answer:
         """Return the draft, or a retry if the ledger or the node's budget is too full.
 
-        The reserve is for operators and schedulers, who need it to repair things. Usage records
-        can wait long; a container that starts cannot, so its events are retried soon."""
+        Operators and schedulers need the reserve for repairs. Usage records can wait; a
+        container cannot."""
         of_usage = draft.subject.startswith(_USAGE)
         reserve = RESERVE_OF_USAGE if of_usage else RESERVE
         size_bytes = len(draft.payload)
@@ -621,9 +616,8 @@ _log = get_logger(__name__)
 class Refusals:
     """Reports refusals in the log and in the ledger.
 
-    Invariant: each node and cause is reported once an hour, so a faulty agent cannot fill the
-    log, the memory or the ledger. The hour is part of the event id, so several intakes append it
-    once."""
+    Invariant: each node and cause is reported once an hour, so a faulty agent cannot fill
+    either. The hour is part of the event id, so several intakes append it once."""
 
     def __init__(self, publisher: Publisher, clock: Clock, metrics: Metrics) -> None:
         self._publisher = publisher

@@ -1,12 +1,10 @@
 """Publishes GPU memory and cores as extended resources in each node's `status`.
 
-The kubelet publishes the slots, which the agent registers as devices. Memory and cores are no
-devices, and an agent has no rights at the API server, so the binder publishes them. A kubelet
-admits a pod only if its node shows enough for it. So a pod that requested more than it was
-allocated (`core.ledger.allocatable`) is bound only after the node's amounts were raised. A
-resized pod's original request is read from the pod. All binders write the same amounts.
-Invariant: no pod is bound to a node that shows less than its pods requested, unless the API
-server forbids the write."""
+Unlike slots, they are no devices that an agent could register. A kubelet admits a pod only if
+its node shows enough, so a pod that requested more than it was allocated
+(`core.ledger.allocatable`) is bound only after the amounts were raised. All binders write the
+same amounts. Invariant: no pod is bound to a node that shows less than its pods requested,
+unless the API server forbids the write."""
 
 import asyncio
 import logging
@@ -88,10 +86,9 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """What was last written to a node, and whether it was ready then.
+    """What was last written to a node, and whether it was ready; later it may show less.
 
-    A node that comes back may show less. `raised`: more than its devices have, because of some
-    pod."""
+    `raised`: more than its devices have, because of some pod."""
 
     amounts: Mapping[str, int]
     ready: bool
@@ -209,8 +206,7 @@ class Allocatable:
     async def _write(self, name: str) -> None:
         """Write the node's amounts if they changed.
 
-        Raises KubeUnavailable if there is no answer or the API server is overloaded; it stays
-        due."""
+        Raises KubeUnavailable if the API server does not answer or is overloaded; it stays due."""
         async with self._turns[name]:
             self._due.pop(name, None)
             node = self._state.nodes.get(name)
@@ -278,7 +274,6 @@ class Allocatable:
 
 
 def _written(spec: _Spec, names: Collection[str]) -> dict[str, int]:
-    """Return what the kubelet counts of these names. Raises ManifestError."""
     parts = [*(spec.init_containers or ()), *spec.containers]
     inits = len(spec.init_containers or ())
     containers = [part.read(at, names, init=at < inits) for at, part in enumerate(parts)]

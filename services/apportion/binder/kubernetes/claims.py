@@ -1,15 +1,14 @@
 """Binds the volume claims and ResourceClaims of a placed pod, before the pod is bound.
 
-Volumes, as kube-scheduler's VolumeBinding does it: an existing free volume is reserved for the
-claim; otherwise the claim gets the node as an annotation, and its provisioner makes the volume
-there. Kubernetes' volume controller binds claim and volume. Invariants: a pod is bound only once
-each of its claims has a volume that its node can reach; every step may be repeated.
+Volumes, as in kube-scheduler's VolumeBinding: an existing free volume is reserved for the claim,
+or its provisioner makes one on the node; Kubernetes' volume controller binds the two.
+Invariants: a pod is bound only once its node can reach a volume for each claim; every step may
+be repeated.
 
-ResourceClaims, as kube-scheduler's DynamicResources does it: first the finalizer, so that a
-claim in use is not deleted, then allocation and reservation in one write. A claim is released
-once its pod has ended, even where Kubernetes' own controller does the same. Invariants: a claim
-is allocated exactly as the pod's live placement says; an earlier placement's allocation is
-removed first; claims of other drivers and claims of bound pods are not changed."""
+ResourceClaims, as in kube-scheduler's DynamicResources: first the finalizer, so that a claim in
+use is not deleted, then allocation and reservation in one write. Invariants: a claim is
+allocated exactly as the pod's live placement says, or released; claims of other drivers and of
+bound pods are not changed."""
 
 import asyncio
 import logging
@@ -165,7 +164,6 @@ class VolumeBinding:
         return claim
 
     async def _has_volume(self, one: _Try, claim: Claim) -> bool:
-        """Return True if the claim is bound to a volume that the node can reach."""
         name = claim.metadata.name
         if not claim.spec.volume_name:
             return False
@@ -176,7 +174,6 @@ class VolumeBinding:
         return claim.bound
 
     async def _ask_for(self, one: _Try, claim: Claim) -> None:
-        """Reserve a volume for the claim, or tell its provisioner the node."""
         name = claim.metadata.name
         if claim.spec.volume_name or SELECTED_NODE in claim.metadata.annotations:
             return

@@ -1,9 +1,8 @@
 """Admits gangs: Volcano's controllers create a job's pods once its PodGroup is `Inqueue`.
 
-Normally Volcano's scheduler sets that phase, so we do it where we replace it. Every gang of an
-open queue is admitted, because a gang can wait in the ledger like any pod. Invariant: only the
-phase of a waiting PodGroup is changed, and only if the PodGroup did not change since it was
-read."""
+Every gang of an open queue is admitted, because a gang can wait in the ledger like any pod.
+Invariant: only the phase of a waiting PodGroup is changed, and only if it did not change since
+it was read."""
 
 import asyncio
 import contextlib
@@ -111,8 +110,8 @@ class Gangs:
     async def _have_default_queue(self) -> None:
         """Create Volcano's Queue `default` if it is missing and Volcano's API is served.
 
-        Volcano's own scheduler creates it at its start. Without it, Volcano's controllers create
-        no PodGroup and no pods for a Job that names no queue."""
+        Without it (its own scheduler creates it) Volcano creates no pods for a Job that names no
+        queue."""
         while DEFAULT not in self._state.queues:
             await self._discovery.look()
             if self._discovery.has(QUEUES):

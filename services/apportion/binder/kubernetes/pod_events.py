@@ -1,13 +1,10 @@
 """Writes Kubernetes events of pods, and the pods' condition PodScheduled.
 
-Each change of the fold may give an event. Of the reasons why a pod waits, only the newest is
-written; everything that happened to it is. Names and contents come from the ledger, so several
-binders write an event once, and one that is true again increases its count. The API server
-deletes an event after an hour by default, so events of waiting pods are renewed every `RENEW_S`.
-
-Invariants: events yield to bindings; every bound pod that still exists gets its event
-eventually; an event that the API server keeps failing delays no other. The queue in memory is
-bounded; bindings beyond the bound are read from the state again."""
+Of the reasons why a pod waits, only the newest is written; everything that happened to it is.
+Names and contents come from the ledger, so several binders write an event once. Invariants:
+events yield to bindings; every bound pod that still exists gets its event eventually; an event
+that the API server keeps failing delays no other; the queue is bounded, and bindings beyond it
+are read from the state again."""
 
 import asyncio
 import itertools
@@ -83,8 +80,7 @@ _encode = msgspec.json.Encoder().encode
 class Tale(Struct, frozen=True, kw_only=True):
     """An event to write; `unschedulable` also sets the pod's condition.
 
-    `revision` tells repeated events apart and is written as an annotation. `renews`: the event
-    was written before and is still true."""
+    `revision` tells repeated events apart. `renews`: it was written before and is still true."""
 
     uid: str
     namespace: str
@@ -178,7 +174,6 @@ class Telling:
         self._put(tale, self._bad if tale.kind == "Warning" else self._good)
 
     def _put(self, tale: Tale, waiting: dict[str, Tale]) -> None:
-        """Queue an event in place of an earlier one; over the limit, drop the oldest."""
         key = _place_of(tale)
         waiting.pop(key, None)
         waiting[key] = tale
@@ -408,7 +403,6 @@ def _place_of(tale: Tale) -> str:
 
 
 def _event_name(tale: Tale) -> str:
-    """The event's name, which is the same whenever the same is written of a pod."""
     same = sha256(f"{tale.uid}/{tale.reason}/{tale.message}".encode())
     return f"{tale.name[:NAME_MAX]}.{same.hexdigest()[:16]}"
 
@@ -419,7 +413,6 @@ def _rejected(data: PodRejected) -> Tale:
 
 
 def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None:
-    """Return the event for the pod that a ledger event gives, if any."""
     about = pod.submitted
     match data:
         case PodRefused() if about.chooser:
@@ -491,9 +484,8 @@ HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported)
 class FailedDevices:
     """The failed devices of each node at the last check.
 
-    A device fails by an event of its agent, by a mark on its node, or because its agent no
-    longer reports it. So this compares the failed devices before and after any such event.
-    Invariant: each failure is reported once, and a recovery only if its failure was."""
+    A device fails by its agent's event, by a mark on its node, or because its agent no longer
+    reports it. Invariant: each failure is reported once, and a recovery only if its failure was."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -522,10 +514,9 @@ class FailedDevices:
 class UndeclaredGangs:
     """The gangs without a PodGroup at the last check.
 
-    A scheduler does not report a gang whose PodGroup it has not seen, because that usually comes
-    shortly after the pods. If it never comes, no decision explains the wait, so the owner needs
-    an event. Invariant: each pod is reported once, and only if its gang was undeclared at two
-    checks."""
+    It usually comes shortly after the pods, so schedulers do not report such a gang. If it never
+    comes, the owner needs an event. Invariant: each pod is reported once, and only if two checks
+    found no PodGroup."""
 
     def __init__(self, state: State) -> None:
         self._state = state

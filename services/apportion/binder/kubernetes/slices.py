@@ -1,9 +1,8 @@
 """Publishes the devices of the ledger as ResourceSlices, one pool per node.
 
-Kubernetes' components read them; our own code does not depend on them. A kubelet deletes its
-node's slices when it starts or loses the node's plugin, so slices are watched and created again.
-Invariants: all slices of a pool have one generation, and any change raises it; slices without
-devices are deleted."""
+A kubelet deletes its node's slices when it starts or loses the node's plugin, so they are
+watched and created again. Invariants: all slices of a pool have one generation, and any change
+raises it; slices without devices are deleted."""
 
 import asyncio
 import hashlib
@@ -165,7 +164,6 @@ class Slices:
         self._news.set()
 
     async def _renew(self, node: str) -> None:
-        """Update the pool of a node if it is outdated."""
         wanted, found = list[Json](), self._pools.get(node, {})
         state = self._state.nodes.get(node)
         if state is not None and state.present and state.observed is not None:

@@ -1,9 +1,8 @@
 """Binds pods with one `pods/binding` call, and evicts them like kube-scheduler.
 
-The call carries the annotations, so the pod's binding and what device plugins must know of it
-change in one write. Invariants: after a call with an unknown outcome, the pod is read before
-anything is reported; a pod that this attempt has bound to its node is always reported as bound.
-`Pace` adapts the number of concurrent requests to how fast the API server answers."""
+The call carries the annotations, so binding and annotations change in one write. Invariants:
+after a call with an unknown outcome, the pod is read before anything is reported; a pod that
+this attempt has bound to its node is always reported as bound."""
 
 import asyncio
 import logging
@@ -154,7 +153,6 @@ class KubernetesTarget:
         *,
         dra: bool = False,
     ) -> None:
-        """`allocatable` raises nodes' amounts if given; `dra` permits ResourceClaims."""
         self._api = api
         self._allocatable = allocatable
         self._state = state
@@ -212,8 +210,8 @@ class KubernetesTarget:
     async def evict(self, evicted: PodEvicted) -> Failed | None:
         """See `Target`. Also writes the reason, and nominates a node for the preemptor.
 
-        Source: kube-scheduler's preemption. The pod gets the condition DisruptionTarget and is
-        deleted with the grace period of its spec; the preemptor gets `status.nominatedNodeName`."""
+        Source: kube-scheduler's preemption, with the condition DisruptionTarget and the pod's
+        own grace period."""
         path = pod_path(evicted.namespace, evicted.name)
         try:
             # Controllers do not count the end of a pod with this condition as a failure.
@@ -279,8 +277,7 @@ class KubernetesTarget:
     async def _gone(self, placed: PodPlaced) -> Outcome:
         """Return the outcome if the node is gone: an earlier call may have bound the pod.
 
-        If the pod is not bound, the failure is not final, because such a call may still take
-        effect."""
+        Otherwise the failure is not final, because such a call may still take effect."""
         left = KubeRefused(0, "", f"node {placed.node} has left the cluster")
         try:
             outcome = await self._look(placed, left)

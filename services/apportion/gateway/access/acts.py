@@ -156,8 +156,7 @@ ENDPOINTS = (*ACTS, ME, LOGIN, LOGOUT)
 class Sessions:
     """The console's login: puts a token into a cookie that scripts cannot read.
 
-    `gate` is None without a login. Only the browser keeps the token, until it is closed. The
-    gateway keeps nothing, so it may restart, and several may run."""
+    `gate` is None without a login. Only the browser keeps the token; several gateways may run."""
 
     def __init__(self, gate: Gate | None) -> None:
         self._gate = gate

@@ -64,11 +64,10 @@ _KEY_BYTES: Final = 32
 class Cursors:
     """Encrypts the cursors of pages for tenants.
 
-    A cursor is the last item of a page, which may be another tenant's gang or pod. A tenant gets
-    it encrypted and cannot forge one, because pages behind a chosen name would reveal whether it
-    exists. The key is derived from `secret`, the ledger's, which all gateways of a cluster
-    share, so a page may be requested from any of them. Without `secret`, the key is random.
-    Invariant: a cursor that was sealed for one path opens at no other."""
+    A cursor is the last item of a page, which may be another tenant's. It is sealed, because
+    pages behind a chosen name would reveal whether it exists. The key is derived from `secret`,
+    which all gateways of a cluster share; without it the key is random. Invariant: a cursor
+    opens only at its path."""
 
     def __init__(self, secret: bytes = b"") -> None:
         self._key = hmac.digest(secret or secrets.token_bytes(_KEY_BYTES), _PURPOSE, "sha256")
@@ -118,10 +117,7 @@ SAFE = ("GET", "HEAD")
 
 
 class Gate:
-    """The gate of one gateway.
-
-    `cursors` use the key that all gateways of a cluster share. `endpoints` declare their
-    audience. `public` is the URL that browsers use, if the operator gave it."""
+    """The gate of one gateway. `public` is the URL that browsers use, if given."""
 
     def __init__(
         self,
@@ -223,8 +219,6 @@ class Gate:
     async def _of_tenant(
         self, request: web.Request, person: Person, handle: Handle, endpoint: Endpoint | None
     ) -> web.StreamResponse:
-        """Answer a user who may not read everything."""
-
         async def may_see(namespace: str) -> bool:
             return await self.may(person, read_namespace(namespace))
 
@@ -278,8 +272,7 @@ async def own_pages_only(request: web.Request, handle: Handle) -> web.StreamResp
 def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
     """Raise RequestRefused if a page of another site made the browser send this.
 
-    Browsers send the cookie only with requests of this site (SameSite=Strict), but old ones
-    might not."""
+    Old browsers may send the cookie with it, although it is SameSite=Strict."""
     origin = request.headers.get(hdrs.ORIGIN)
     # Without --public-url our origin is the host that was asked.
     if origin is not None and (
@@ -298,9 +291,7 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
 
 
 def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Request:
-    """Return the request for a whole, uncompressed JSON answer without a search.
-
-    `behind` is the opened cursor."""
+    # A tenant's answer is redacted as a whole, uncompressed, and searched only after that.
     headers = request.headers.copy()
     headers[hdrs.ACCEPT] = JSON
     headers.popall(hdrs.ACCEPT_ENCODING, None)

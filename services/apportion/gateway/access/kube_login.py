@@ -1,8 +1,8 @@
 """Login by a Kubernetes API server: TokenReview gives the user, SubjectAccessReview the rights.
 
-The resources `ledger`, `pods`, `metrics`, `doctor`, `nodes` and `devices` of the group
-`apportion.dev` need not exist, because RBAC compares only names. Invariants: without an answer
-of the API server nobody is let in; a token for another audience is refused."""
+The resources `ledger`, `pods`, `metrics`, `doctor`, `nodes` and `devices` of `apportion.dev`
+need not exist, because RBAC compares only names. Invariants: without an answer of the API server
+nobody is let in; a token for another audience is refused."""
 
 import asyncio
 from typing import Any

@@ -109,8 +109,6 @@ def _digest(token: str) -> str:
 
 
 class _Kept(Generic[T]):
-    """A bounded cache whose entries expire."""
-
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._of: OrderedDict[Hashable, tuple[T, float]] = OrderedDict()
@@ -155,8 +153,8 @@ class TokenFile:
         namespaces = ["ml", "ci"]    # or ["*"], for the whole ledger
         may = ["cordon"]             # also: metrics, doctor
 
-    Invariants: the file contains digests, no tokens; it is read again when it changes, and an
-    invalid version changes nothing. The constructor raises ConfigError if the file is invalid."""
+    Invariants: it is read again when it changes, and an invalid version changes nothing. The
+    constructor raises ConfigError if the file is invalid."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

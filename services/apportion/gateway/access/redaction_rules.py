@@ -106,7 +106,6 @@ def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
 
 
 def _entry(answer: Entry, sees: Sees) -> Entry:
-    """Hide an event that is about another namespace; blank names of others elsewhere."""
     shown: Entry = redacted(answer, sees)
     event = answer.event if all(map(sees, answer.row.namespaces)) else None
     if isinstance(event, dict) and "data" in event:
@@ -236,16 +235,14 @@ def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
 def planned_namespaces(body: bytes) -> list[str]:
     """Return the namespaces of a plan's pods; its user must be able to see all of them.
 
-    A plan reveals of each pod whether it is live, and so whether another user has a pod of its
-    name."""
+    A plan reveals whether a pod of the same name is live."""
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 
 async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Executor) -> bytes:
     """Redact the JSON of an answer for a client that sees the namespaces of `may_see`.
 
-    A list's cursor is sealed, because it may name what the client does not see. The work runs in
-    `aside`, because an answer of a thousand rows takes 0.1 s."""
+    A list's cursor is sealed. The work runs in `aside`: a thousand rows take 0.1 s."""
 
     def decoded() -> tuple[Any, set[str]]:
         answer = msgspec.json.decode(body, type=look.kind)

@@ -30,8 +30,8 @@ _encode = msgspec.json.Encoder().encode
 def short_turns() -> Turns:
     """Return turns for work that takes the event loop or a thread for milliseconds.
 
-    No client within `Limits.each_at_once` is refused; others get a turn between two answers of a
-    client."""
+    No client within `Limits.each_at_once` is refused; others get a turn between two of its
+    answers."""
     return Turns(1, waiting=2_048, waiting_each=64)
 
 

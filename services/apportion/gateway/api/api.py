@@ -1,9 +1,8 @@
 """The read API's handlers that answer from the gateway's own fold.
 
 Requests about another point in time (`?at=`) or about events go to the process for the past.
-Invariants: an answer has one revision and names it; until the fold has caught up, the answer is
-503 with the reason; every error is an `ErrorAnswer`; no request blocks the fold for longer than
-one page takes."""
+Invariants: an answer has one revision; until the fold has caught up, the answer is 503 with the
+reason; no request blocks the fold for longer than one page takes."""
 
 import asyncio
 import contextlib
@@ -34,9 +33,8 @@ PAST = (*log.ENDPOINTS, *history.ENDPOINTS, diff.DIFF)  # the endpoints that are
 class Api:
     """Answers from one feed.
 
-    `unready` returns why there is no answer yet, or "". `rows` are the rows of the feed's nodes,
-    and `uses` the use of their shares. `look_back` answers about the past. `frozen` returns why
-    no pod can be placed now, or ""."""
+    `unready` returns why there is no answer yet, `frozen` why no pod can be placed now; both may
+    return "". `look_back` answers about the past."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Compares the states at two points in time and names the event behind each difference.
 
-In a short span only the things that the index has as changed are compared, in a long one all.
-Invariants: every row is a difference between the two states. Its event is the newest one in the
-span that changed that aspect. For a pod, pending and placed count as one aspect. For a node that
-joined, it is the oldest event, by which it joined."""
+In a short span only the things that the index has as changed are compared. Invariants: every row
+is a difference of the states; its event is the newest one in the span that changed that aspect.
+For a pod, pending and placed are one aspect. For a node that joined, it is the event by which it
+joined."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -101,26 +101,21 @@ class Diff:
                 400, field="from", rest=f" is {begin}, which is behind to, {end}",
                 fix="name the earlier moment first",
             )  # fmt: skip
-        part = self._changed(first, last)
+        index, part = self._past.index, None  # compare everything
+        if last - first <= SHORT_EVENTS and first >= index.begins:
+            found = index.changed(after=first, upto=last)
+            part = Part(*(found.get(kind, ()) for kind in (POD, NODE, DEVICE, LIMIT)))
         before = picture(await self._past.states.at(first), part)
         after = picture(await self._past.states.at(last), part)
-        found = _Found(self._past, before, after, query.limit)
-        rows = {name: await found.rows(name) for name in SHOWN}
+        answer = _Found(self._past, before, after, query.limit)
+        rows = {name: await answer.rows(name) for name in SHOWN}
         return DiffAnswer(
             revision=newest,
             begin=await self._moment(first),
             end=await self._moment(last),
-            more=found.more,
+            more=answer.more,
             **rows,
         )
-
-    def _changed(self, first: int, last: int) -> Part | None:
-        """Return the things that may differ, or None for all."""
-        index = self._past.index
-        if last - first > SHORT_EVENTS or first < index.begins:
-            return None
-        found = index.changed(after=first, upto=last)
-        return Part(*(found.get(kind, ()) for kind in (POD, NODE, DEVICE, LIMIT)))
 
     async def _moment(self, revision: int) -> MomentAnswer:
         time = await self._past.chronicle.time_at(revision)
@@ -130,8 +125,8 @@ class Diff:
 def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) -> int:
     """Return the newest event that changed this aspect of `key`, or 0.
 
-    A pod that waited, was placed and ended has changed by its placement and its end. A limit
-    that came or went is one row, so any of its events counts."""
+    A pod's wait ends by its placement or its end, so both count. Any event of a whole limit
+    counts."""
     if what == WHOLE_LIMIT:
         return max((made for (thing, _), made in changed.items() if thing == key), default=0)
     sides = OF_A_POD if what in OF_A_POD else (what,)

@@ -55,8 +55,8 @@ _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
 class Doctor:
     """The doctor of one gateway.
 
-    `unready` returns why the fold has not caught up, `frozen` why the ledger accepts nothing
-    from this process; both return "" if all is well."""
+    `unready` returns why the fold has not caught up, `frozen` why the ledger accepts nothing, or
+    ""."""
 
     def __init__(
         self,
@@ -135,8 +135,8 @@ class LateWords:
     """Tells which refused events of agents and binders only came too late.
 
     An agent may hand out devices while the pod ends. Its event then contradicts the ledger but
-    is no fault. The ledger shows it: the event's pod, and the revision of that pod's end.
-    Invariant: each event is read once, and one that cannot be read did not come late."""
+    is no fault. Invariant: each event is read once, and one that cannot be read did not come
+    late."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -184,10 +184,7 @@ async def price_facts(file: Path, models: Iterable[str]) -> PriceFacts:
 
 
 class PriceWatch:
-    """Logs a warning once for each model that has no price.
-
-    Cost reports are made at the end of a month, which is too late to find that a price is
-    missing."""
+    """Logs a warning once for each model without a price, before a report needs it."""
 
     def __init__(self, file: Path, state: State) -> None:
         self._file = file

@@ -31,8 +31,8 @@ class Audience(Enum):
 class Endpoint(Struct, frozen=True, kw_only=True):
     """One path of the API. `name` is its label in the request metrics.
 
-    `answer` is the struct of the JSON answer, None if there is none; `also` are further media
-    types of the answer, and `body` is the struct of the request's body."""
+    `answer` and `body` are the structs of the JSON answer and the request; `also` are further
+    media types."""
 
     path: str
     name: str

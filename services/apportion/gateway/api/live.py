@@ -1,8 +1,8 @@
 """Live events over HTTP as server-sent events, for clients without NATS.
 
-An event's id is its revision, so a client that reconnects with `Last-Event-ID` continues where
-it was. Invariant: a client gets every event after its start in order, once. A client that does
-not read is disconnected and delays neither the fold nor other clients."""
+An event's id is its revision, so a client that reconnects with `Last-Event-ID` continues there.
+Invariant: a client gets every event after its start in order, once. A client that does not read
+is disconnected and delays neither the fold nor other clients."""
 
 import asyncio
 import contextlib
@@ -74,20 +74,14 @@ _decode_type = from_outside(msgspec.json.Decoder(_Type).decode)
 class EventStream:
     """The event streams of one gateway.
 
-    `records` returns records after a revision that `feed` no longer has. It raises
-    ConnectionError if it cannot, which ends the stream; the client then reconnects."""
+    `records` returns records that `feed` no longer has; its ConnectionError ends the stream."""
 
     def __init__(
-        self,
-        feed: Feed,
-        records: Callable[[int], Awaitable[list[Record]]],
-        *,
-        measures: Measures,
-        clients_max: int = CLIENTS_MAX,
+        self, feed: Feed, records: Callable[[int], Awaitable[list[Record]]], *, measures: Measures
     ) -> None:
         self._feed = feed
         self._records = records
-        self._clients = AtOnce(clients_max, each=EACH_MAX)
+        self._clients = AtOnce(CLIENTS_MAX, each=EACH_MAX)
         self._measures = measures
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -112,7 +106,6 @@ class EventStream:
                 self._measures.stream_clients.dec()
 
     async def _write(self, request: web.Request, response: web.StreamResponse, cursor: int) -> None:
-        """Write events until the client has left or may not continue."""
         still, looked_s = request.get(STILL), time.monotonic()
         await write_in_time(request, response, b": the id of an event is its revision\n\n")
         silent_s = 0.0
@@ -140,7 +133,6 @@ class EventStream:
                 silent_s = 0.0
 
     async def _shown(self, record: Record, sight: Sight | None) -> bytes:
-        """Encode the event as this client may see it."""
         if sight is None:
             return encoded(record)
         try:

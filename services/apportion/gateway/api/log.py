@@ -1,7 +1,6 @@
 """The log: events as text, newest first, in pages, and filtered.
 
-Invariant: what is read for a page is bounded. If a filter matches little, the page ends early
-and names where to continue."""
+Invariant: what is read for a page is bounded; if a filter matches little, the page ends early."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -111,10 +110,9 @@ class Log:
         self._past = past
 
     async def page(self, query: LogQuery, _names: Mapping[str, str]) -> LogPage:
-        """Return a page of events. Raises RequestRefused, LedgerError.
+        """Return a page of events, read in slices, newest first, up to `READ_MAX` events.
 
-        Slices of the ledger are read, newest first, until the page is full or `READ_MAX` events
-        were read."""
+        Raises RequestRefused, LedgerError."""
         first, last = await self._past.chronicle.span()
         before = query.before or last + 1
         if query.after:

@@ -1,8 +1,8 @@
 """Lists in pages, each from one revision of the state, at a cost of what it returns.
 
 A page continues after the last item of the previous one, in an order that new events do not
-change. Items that were added or removed after that position in the meantime show; nothing is
-shown twice. Invariant: no page exceeds its limit, except by the devices of its last node."""
+change, so nothing is shown twice. Invariant: no page exceeds its limit, except by the devices of
+its last node."""
 
 import heapq
 import itertools
@@ -75,8 +75,7 @@ class QuotasQuery(PageQuery, frozen=True, kw_only=True):
 def pods(state: State, query: PodsQuery) -> PodPage:
     """Return pods by revision of submission, then unreadable ones by uid.
 
-    They are filtered by namespace, phase and node. A page continues after a revision, or
-    `rejected:UID`."""
+    A page continues after a revision, or `rejected:UID`."""
     if query.after.startswith(_REJECTED):
         return _rejected(state, query, query.after.removeprefix(_REJECTED), query.limit)
     after = query.after_revision
@@ -91,7 +90,6 @@ def pods(state: State, query: PodsQuery) -> PodPage:
 
 
 def _rejected(state: State, query: PodsQuery, after: str, limit: int) -> PodPage:
-    """Return pods that cannot be read, by uid; they are on no node."""
     if query.node or query.phase not in {"", REJECTED}:
         return PodPage(revision=state.revision, items=())
     uids = heapq.nsmallest(
@@ -185,7 +183,6 @@ def quotas(state: State, query: QuotasQuery) -> QuotaPage:
 def _by_name(
     state: State, of: Iterable[str], query: PageQuery, rows: Callable[[list[str]], tuple[T, ...]]
 ) -> Page[T]:
-    """Return a page in name order; it continues after a name."""
     behind = natural(query.after) if query.after else None
     names = heapq.nsmallest(
         query.limit + 1,
@@ -201,7 +198,6 @@ def _cut(found: list[T], limit: int) -> tuple[list[T], bool]:
 
 
 def _pods(state: State, query: PodsQuery) -> Iterator[PodState]:
-    """Yield the pods that pass the filters, in order of submission."""
     if query.node:
         node = state.nodes.get(query.node)
         held = node.pods.values() if node else ()

@@ -1,10 +1,9 @@
 """Starts the process for the past and passes requests on to it.
 
 It is a low-priority child of the gateway (`gateway.past_process`), reached through a socket that
-only this user can open. It starts with the first request, or for a long ledger once the gateway
-is ready. It ends with the gateway, even a killed one, because its standard input closes; if it
-dies, it is started again. Invariant: at most `LOOKS_MAX` requests run; further ones are refused
-with the reason, never queued."""
+only this user can open. It starts with the first request, or earlier for a long ledger, and ends
+with the gateway, even a killed one, because its standard input closes; if it dies, it is started
+again. Invariant: at most `LOOKS_MAX` requests run; further ones are refused, never queued."""
 
 import asyncio
 import contextlib

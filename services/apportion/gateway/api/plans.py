@@ -2,7 +2,7 @@
 
 The fork has the whole state without a copy, so the fold waits only for the fork itself.
 Invariants: nothing is appended; each plan has a time limit; a client that disconnects or does
-not read ends its plan. The gateway limits concurrent plans to `AT_ONCE`."""
+not read ends it."""
 
 import asyncio
 import contextlib
@@ -54,20 +54,14 @@ _decode = from_outside(msgspec.json.Decoder(PlanRequest).decode)
 
 
 class Plans:
-    """The plans of one process.
+    """Plans from the state that `state_of` returns for a request.
 
-    `state_of` returns the state that a request is about; it is read before anything else is
-    awaited."""
+    It is read before anything else is awaited."""
 
     def __init__(
-        self,
-        state_of: Callable[[web.Request], Awaitable[State]],
-        *,
-        measures: Measures,
-        seconds: float = SECONDS,
+        self, state_of: Callable[[web.Request], Awaitable[State]], *, measures: Measures
     ) -> None:
         self._state_of = state_of
-        self._seconds = seconds
         self._measures = measures
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -103,14 +97,13 @@ class Plans:
             self._measures.plan_seconds.observe(time.perf_counter() - began)
 
     async def _lines(self, state: State, wanted: PlanRequest) -> AsyncGenerator[bytes, None]:
-        """Yield the fork's `PlanLine`s; the last one is the answer or an error."""
         work = partial(_work, state, wanted, rfc3339(datetime.now(UTC)))
         try:
-            async with contextlib.aclosing(apart(work, seconds=self._seconds)) as frames:
+            async with contextlib.aclosing(apart(work, seconds=SECONDS)) as frames:
                 async for frame in frames:
                     yield frame
         except TookTooLong:
-            error = f"the plan took longer than {self._seconds:g} s"
+            error = f"the plan took longer than {SECONDS:g} s"
             fix = "plan for fewer pods or nodes at once"
             yield _failed(503, ErrorAnswer(error=error, fix=fix))
         except (ApartFailed, OSError) as failure:
@@ -121,9 +114,7 @@ class Plans:
 async def _while_there(
     request: web.Request, lines: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the lines until the client disconnects.
-
-    A fork that reads many documents is silent for long, and a disconnect shows only on a write."""
+    # A fork may be silent for long, and a disconnect shows only on a write: look for it, too.
     while request.transport is not None:
         coming = asyncio.ensure_future(anext(lines, None))
         try:
@@ -164,7 +155,6 @@ async def _read(request: web.Request) -> PlanRequest:
 
 
 def _work(state: State, wanted: PlanRequest, now: str, tell: Tell) -> bytes:
-    """Make the plan, in the fork, and return the last line."""
     from apportion.lab.changes import WishInvalid  # noqa: PLC0415 - see `handle`
     from apportion.lab.course import CourseFailed  # noqa: PLC0415
     from apportion.lab.planning import plan, plan_of  # noqa: PLC0415

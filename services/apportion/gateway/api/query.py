@@ -1,8 +1,7 @@
 """Parses the parameters of requests by the structs that declare them.
 
-A struct declares each parameter once: type, bounds, default and description. The API reference
-is made from these, too. Invariant: an undeclared parameter is an error, so that a typo never
-widens an answer."""
+A struct declares each parameter once; the API reference is made from it, too. Invariant: an
+undeclared parameter is an error, so that a typo never widens an answer."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -24,8 +23,8 @@ REVISION_MAX = 1 << 53
 class RequestRefused(Exception):
     """A request that is answered with an error and this HTTP status.
 
-    `retry_after_s`: a retry after this time may succeed. An error that begins with the field's
-    name is given as its `rest`. See `ErrorAnswer` for `code`."""
+    `rest`: an error that begins with the field's name. `retry_after_s`: a retry then may
+    succeed."""
 
     def __init__(
         self, status: int, error: str = "", *, field: str = "", rest: str = "", fix: str = "",
@@ -118,7 +117,6 @@ def wait_of(given: Mapping[str, str]) -> WaitQuery:
 
 @cache
 def _declared(kind: type[Query]) -> dict[str, tuple[str, Read]]:
-    """Return each parameter by its name in a request: the field and its parser."""
     declared = inspect.type_info(kind)
     assert isinstance(declared, inspect.StructType)  # noqa: S101 - a Query is a struct
     return {field.encode_name: (field.name, _reader(field.type)) for field in declared.fields}

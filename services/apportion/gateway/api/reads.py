@@ -134,7 +134,6 @@ def _why(view: View, _query: AtQuery, names: Mapping[str, str]) -> Why:
 
 
 def _find(view: View, names: Mapping[str, str]) -> PodState | PodRejected:
-    """Return the live pod of that name, or else the one that cannot be read."""
     state, space, name = view.state, names["namespace"], names["name"]
     pod = view.pod(f"{space}/{name}") or next(
         (it for it in state.rejected.values() if (it.namespace, it.name) == (space, name)), None

@@ -1,9 +1,9 @@
 """`GET /api/v1/report/usage|cost|idle`: what was allocated and used, and what it cost.
 
 The process for the past makes them, in pieces, so that it can answer other requests in between.
-Each report has a state of its own, so the gateway limits them to `AT_ONCE`. The price file is
-read for each report, so that a fix needs no restart. Invariant: a report that takes longer than
-`SECONDS` is cancelled, which is before the gateway's own timeout."""
+Each has a state of its own, so the gateway limits them to `AT_ONCE`. The price file is read for
+each, so that a fix needs no restart. Invariant: after `SECONDS` a report is cancelled, before
+the gateway is."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError, Prices
 from apportion.core.reports.report import COST
 from apportion.core.reports.rows import WrongBy, by_of
-from apportion.gateway.api.answering import Handlers, json_response
+from apportion.gateway.api.answering import HEADERS, Handlers, json_response
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.past_client import LOOK_S
 from apportion.gateway.api.query import RequestRefused, WaitQuery, parsed
@@ -162,9 +162,4 @@ class Reports:
 
 
 def _csv_response(text: str) -> web.Response:
-    return web.Response(
-        text=text,
-        content_type="text/csv",
-        charset="utf-8",
-        headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"},
-    )
+    return web.Response(text=text, content_type="text/csv", charset="utf-8", headers=HEADERS)

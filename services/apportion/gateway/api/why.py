@@ -1,9 +1,8 @@
 """Explains placed, waiting and ended pods, with what only the past knows.
 
 That is since when a device failed, evictions for the pod, its predecessor, and breaches of its
-shares. A state forgets an eviction once the pod is gone, and keeps no breach. Invariants: an
-ended pod is explained as it was just before its end; an answer has only events up to its
-revision, and reads a bounded number."""
+shares. Invariants: an ended pod is explained as it was just before its end; an answer has only
+events up to its revision, and reads a bounded number."""
 
 from collections.abc import Mapping
 
@@ -88,7 +87,6 @@ class PastWhy:
         return None
 
     def _failure(self, device: str, *, after: int, upto: int) -> MarkRow | None:
-        """Return the device's failure after `after`, unless it has recovered."""
         kinds = ("failure", "recovery")
         mark = self._past.index.newest_mark(DEVICE, device, kinds, after=after, upto=upto)
         return mark if mark is not None and mark.kind == "failure" else None

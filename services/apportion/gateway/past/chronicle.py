@@ -43,9 +43,8 @@ _decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 class _Span:
     """Delivers records up to a revision, then drops its reference to the receiver.
 
-    A follower that ended with an error keeps its receiver alive until a garbage collection,
-    which a process with large states never runs. So errors are stored here and not raised in the
-    follower."""
+    A follower that ended with an error lives until a garbage collection, which a process with
+    large states never runs. So errors are stored here and not raised in the follower."""
 
     def __init__(self, deliver: Deliver, upto: int) -> None:
         self._deliver: Deliver | None = deliver
@@ -90,10 +89,10 @@ def time_of(record: Record) -> str:
 class ArchiveFile:
     """One archive: its revisions, and places from which reading can begin."""
 
-    def __init__(self, path: Path, places: Sequence[tuple[int, Place]] = ()) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.first, self.last = read_span(path)
-        self.places: list[tuple[int, Place]] = list(places)
+        self.places: list[tuple[int, Place]] = []
 
     async def read(self, deliver: Deliver, *, after: int, upto: int) -> None:
         """Deliver the archive's records after `after` up to `upto`, in slices.
@@ -202,8 +201,8 @@ class Chronicle:
     async def revision_at(self, time: datetime) -> int:
         """Return the newest revision recorded at or before `time`; 0 if there is none.
 
-        The NATS server knows when it stored a record; in an archive, the event's own time
-        counts."""
+        For the ledger, the server's time of storage counts; for an archive, the event's own
+        time."""
         revision = await stream.newest_stored_by(self._ledger.wire, time)
         if revision:
             return revision

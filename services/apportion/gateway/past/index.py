@@ -1,13 +1,9 @@
 """An index of the ledger in a SQLite file: events by pod, node and device, and allocations.
 
-`facts` has a row for each pod, node and device that an event is about. `holds` has a row for
-each share, from its placement to its release. `marks` has the events that are shown on the
-timeline. `changes` has what an event changed of each thing. All lookups are by key, so their
-cost does not depend on the length of the ledger. The file can be deleted and is then built
-again.
-
-Invariant: the committed data covers exactly the events up to `revision`; a process that dies
-loses later data and reads those events again."""
+`facts` has the things that an event is about, `holds` each share from its placement to its
+release, `marks` the events on the timeline, and `changes` what an event changed. All lookups are
+by key. Invariant: the committed data covers exactly the events up to `revision`; the file can be
+deleted."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence

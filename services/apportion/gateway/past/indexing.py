@@ -82,8 +82,8 @@ _MARKS: dict[type, str] = {
 class Indexer(StateFold):
     """Folds every event and notes in the index what it is about.
 
-    `stored_ns` returns when the event being folded was recorded, 0 if unknown. `failed` says why
-    the index is not written any more, or is empty; past states do not need the index."""
+    `stored_ns` returns when the current event was recorded, 0 if unknown. `failed` is why the
+    index is not written any more, or ""."""
 
     def __init__(self, state: State, index: Index, checkpoints: Checkpoints) -> None:
         super().__init__(state, quiet=True)
@@ -107,7 +107,14 @@ class Indexer(StateFold):
     def apply(self, record: Record, event: Event) -> Change:
         """See `runtime.ledger.reader.Fold`."""
         data = event.data
-        before = self._before(data)
+        before: Any = None  # the node's devices, or its readiness, so far
+        if isinstance(data, NodeReported | NodeObserved):
+            node = self.state.nodes.get(data.node)
+            if isinstance(data, NodeObserved):
+                before = node and node.ready
+            else:
+                reported = node.reported.devices if node and node.reported else ()
+                before = {device.id for device in reported}
         part = touched(self.state, data)
         was = picture(self.state, part) if part is not None else None
         change = super().apply(record, event)
@@ -169,19 +176,6 @@ class Indexer(StateFold):
                 ns = int(datetime.fromisoformat(said).timestamp() * _NS)
         self.cells.add(revision, ns, kind)
 
-    def _before(self, data: Any) -> Any:
-        """Return what the event will be compared with: the node's devices or readiness."""
-        if isinstance(data, NodeReported | NodeObserved | NodeGone):
-            node = self.state.nodes.get(data.node)
-            if isinstance(data, NodeReported):
-                return (
-                    {device.id for device in node.reported.devices}
-                    if node and node.reported
-                    else set()
-                )
-            return None if node is None else node.ready
-        return None
-
     def _note(self, revision: int, event: Event, change: Change, before: Any) -> None:
         data, pod = event.data, change.pod
         if isinstance(data, PodSubmitted | PodRejected):
@@ -214,7 +208,6 @@ class Indexer(StateFold):
             self._index.hold(uid, node, revision, time, held)
 
     def _mark(self, data: Any, before: Any) -> str:
-        """Return the kind of mark that the event gets on the timeline, or ""."""
         if isinstance(data, DeviceHealthChanged):
             return "recovery" if data.healthy else "failure"
         if isinstance(data, NodeObserved):
@@ -257,8 +250,7 @@ def record_digest(record: Record) -> bytes:
 def open_index(folder: Path, created: str) -> tuple[Index, Checkpoints]:
     """Open the index and checkpoints of the stream that was created at `created`.
 
-    Data of another ledger, and checkpoints that do not fit the index, are removed. Raises
-    OSError."""
+    Data of another ledger, and checkpoints without an index, are removed. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     checkpoints = Checkpoints(folder)
     index = Index(folder / "index.sqlite")

@@ -1,8 +1,7 @@
 """States as of any revision: the nearest earlier state, and the records after it.
 
 The nearest one is a cached state, one of our checkpoints, a scheduler's snapshot, or the empty
-state before the first revision. Invariants: `at(r)` equals the fold of everything up to `r`; the
-numbers of cached states and of concurrent folds are bounded."""
+state. Invariants: `at(r)` equals the fold of everything up to `r`; cached states are bounded."""
 
 import asyncio
 import bisect
@@ -124,7 +123,6 @@ class Checkpoints:
 KEPT = 3
 # Nodes, devices and pods of all cached states, at some 3 KB each; one state may exceed it.
 KEPT_ITEMS = 100_000
-AT_ONCE = 1  # one thread folds, so concurrent folds would only take longer and more memory
 FAR_EVENTS = 20_000  # with more events to fold, it pays to look for snapshots
 
 
@@ -150,7 +148,6 @@ class PastStates:
         *,
         kept: int = KEPT,
         kept_items: int = KEPT_ITEMS,
-        at_once: int = AT_ONCE,
     ) -> None:
         self._chronicle = chronicle
         self._checkpoints = checkpoints
@@ -158,7 +155,7 @@ class PastStates:
         self._kept_max = kept
         self._items_max = kept_items
         self._kept: OrderedDict[int, State] = OrderedDict()
-        self._turn = asyncio.Semaphore(at_once)
+        self._turn = asyncio.Lock()  # concurrent folds would only take longer and more memory
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -170,7 +167,18 @@ class PastStates:
 
         Raises BeforeBeginning, UnknownEvent, LedgerError, ArchiveError."""
         async with self._turn:
-            state = self._kept.pop(revision, None) or await self._folded(revision)
+            state = self._kept.pop(revision, None)
+            if state is None:
+                fold = StateFold(await self._nearest(revision), quiet=True)
+                state = fold.state
+                if state.revision < revision:
+                    first, _ = await self._chronicle.span()
+                    if state.revision + 1 < first:  # the records in between were dropped
+                        raise BeforeBeginning(revision, await self.beginning())
+                try:
+                    await self._chronicle.read(fold.take, after=state.revision, upto=revision)
+                except Superseded as superseded:
+                    raise LedgerUnavailable(f"the past is read anew: {superseded}") from None
             self._kept[revision] = state
             while len(self._kept) > self._kept_max or (  # always keep the newest
                 len(self._kept) > 1
@@ -182,18 +190,6 @@ class PastStates:
             ):
                 self._kept.popitem(last=False)
         return state
-
-    async def _folded(self, revision: int) -> State:
-        fold = StateFold(await self._nearest(revision), quiet=True)
-        if fold.state.revision < revision:
-            first, _ = await self._chronicle.span()
-            if fold.state.revision + 1 < first:  # the records in between were dropped
-                raise BeforeBeginning(revision, await self.beginning())
-        try:
-            await self._chronicle.read(fold.take, after=fold.state.revision, upto=revision)
-        except Superseded as superseded:
-            raise LedgerUnavailable(f"the past is read anew: {superseded}") from None
-        return fold.state
 
     async def _nearest(self, revision: int) -> State:
         """Return a state at or before the revision that the caller may change."""
