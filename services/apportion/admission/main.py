@@ -65,41 +65,19 @@ LOOK_S: Final = 1.0
     epilog="Example:  apportion admission --nats nats://admission:secret@localhost:4222 "
     "--tls-cert tls.crt --tls-key tls.key",
 )
+@click.option("--listen", default=LISTEN, envvar="APPORTION_LISTEN", show_default=True,
+              show_envvar=True, metavar="HOST:PORT",
+              help="Where the webhook answers, over HTTPS.")  # fmt: skip
+@click.option("--fill-in", "scheduler", default=OURS[0], show_default=True, metavar="NAME",
+              help="The schedulerName of pods that ask for a device and name none.")  # fmt: skip
+@click.option("--scheduler-name", "schedulers", multiple=True, default=OURS, show_default=True,
+              metavar="NAME",
+              help="Pods with this schedulerName are ours, as for the watcher.")  # fmt: skip
 @click.option(
-    "--listen",
-    default=LISTEN,
-    envvar="APPORTION_LISTEN",
-    show_default=True,
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="Where the webhook answers, over HTTPS.",
-)
-@click.option(
-    "--fill-in",
-    "scheduler",
-    default=OURS[0],
-    show_default=True,
-    metavar="NAME",
-    help="The schedulerName of pods that ask for a device and name none.",
-)
-@click.option(
-    "--scheduler-name",
-    "schedulers",
-    multiple=True,
-    default=OURS,
-    show_default=True,
-    metavar="NAME",
-    help="Pods with this schedulerName are ours, as for the watcher.",
-)
-@click.option(
-    "--namespace",
-    default=NAMESPACE,
-    envvar="APPORTION_NAMESPACE",
-    show_default=True,
-    show_envvar=True,
-    metavar="NAME",
+    "--namespace", default=NAMESPACE, envvar="APPORTION_NAMESPACE", show_default=True,
+    show_envvar=True, metavar="NAME",
     help="Where our services run; the binder's account there may write our annotations.",
-)
+)  # fmt: skip
 @serving_tls_options
 @dra_option
 @service_options

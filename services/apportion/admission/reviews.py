@@ -43,8 +43,7 @@ ShortText = Annotated[str, Meta(max_length=1024)]
 _NULL = Raw(b"null")
 
 
-class _Kube(Struct, frozen=True, rename="camel"):
-    pass
+class _Kube(Struct, frozen=True, rename="camel"): ...
 
 
 class _User(_Kube, frozen=True):

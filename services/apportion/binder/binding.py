@@ -209,14 +209,7 @@ class Binding:
             # Retry soon, and record the reason once.
             message = f"node {placed.node} hands out shares at Allocate: one pod after the other"
             if self._state.pods[placed.pod].last_failure != message:
-                data = BindFailed(
-                    pod=placed.pod,
-                    node=placed.node,
-                    attempt=placed.attempt,
-                    message=message,
-                    final=False,
-                )
-                await self._publish(data, f"{placed.pod}/{placed.attempt}/bind-waits", delivery)
+                await self._publish_failed(placed, message, "bind-waits", delivery)
             self._outcomes.labels("waits for its turn").inc()
             await delivery.retry(TURN.after(delivery.attempt))
             return
@@ -309,19 +302,20 @@ class Binding:
     async def _record_failed(self, placed: PodPlaced, failed: Failed, delivery: Delivery) -> None:
         tries = delivery.attempt
         final = failed.final or (tries >= TRIES_MAX and not (failed.unknown or failed.waits))
-        data = BindFailed(
-            pod=placed.pod,
-            node=placed.node,
-            attempt=placed.attempt,
-            message=failed.message[:TEXT_MAX],
-            final=final,
-        )
-        await self._publish(data, f"{placed.pod}/{placed.attempt}/bind-failed/{tries}", delivery)
+        message, name = failed.message[:TEXT_MAX], f"bind-failed/{tries}"
+        await self._publish_failed(placed, message, name, delivery, final=final)
         self._outcomes.labels("failed for good" if final else "failed for now").inc()
         if final:
             await delivery.ack()
         else:
             await delivery.retry(BACK_OFF.after(tries))
+
+    async def _publish_failed(
+        self, placed: PodPlaced, message: str, name: str, delivery: Delivery, *, final: bool = False
+    ) -> None:
+        pod, attempt = placed.pod, placed.attempt
+        data = BindFailed(pod=pod, node=placed.node, attempt=attempt, message=message, final=final)
+        await self._publish(data, f"{pod}/{attempt}/{name}", delivery)
 
     async def _done(self, delivery: Delivery, outcome: str) -> None:
         self._outcomes.labels(outcome).inc()

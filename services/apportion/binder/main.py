@@ -33,13 +33,10 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
 )
 @kubernetes_options
 @click.option(
-    "--allocatable/--no-allocatable",
-    default=True,
-    show_default=True,
-    envvar="APPORTION_ALLOCATABLE",
-    show_envvar=True,
+    "--allocatable/--no-allocatable", default=True, show_default=True,
+    envvar="APPORTION_ALLOCATABLE", show_envvar=True,
     help="Have nodes of a Kubernetes cluster show the memory and cores of their GPUs.",
-)
+)  # fmt: skip
 @dra_option
 @service_options
 def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any) -> None:

@@ -76,47 +76,25 @@ def _write_issuer(context: click.Context, _: click.Parameter, path: Path | None)
     epilog="Example:  APPORTION_CALLOUT_ISSUER=... apportion callout --kubernetes "
     "--nats nats://callout:secret@localhost:4222",
 )
+@click.option("--audience", default=AUDIENCE, show_default=True, metavar="NAME",
+              help="Tokens must be made for it.")  # fmt: skip
 @click.option(
-    "--audience",
-    default=AUDIENCE,
-    show_default=True,
-    metavar="NAME",
-    help="Tokens must be made for it.",
-)
-@click.option(
-    "--namespace",
-    default=NAMESPACE,
-    envvar="APPORTION_NAMESPACE",
-    show_default=True,
-    show_envvar=True,
-    metavar="NAME",
+    "--namespace", default=NAMESPACE, envvar="APPORTION_NAMESPACE", show_default=True,
+    show_envvar=True, metavar="NAME",
     help="Where our services run: a ServiceAccount there has the role of its name.",
-)
+)  # fmt: skip
 @click.option(
-    "--account",
-    "more",
-    multiple=True,
-    metavar="NAMESPACE/NAME=ROLE",
+    "--account", "more", multiple=True, metavar="NAMESPACE/NAME=ROLE",
     help="One more ServiceAccount, such as monitoring/billing=auditor; may be given several times.",
-)
+)  # fmt: skip
+@click.option("--life", "life_s", type=click.FloatRange(5, 86_400), default=LIFE_S,
+              show_default=True, metavar="SECONDS",
+              help="How long one is believed before the token is looked at again.")  # fmt: skip
 @click.option(
-    "--life",
-    "life_s",
-    type=click.FloatRange(5, 86_400),
-    default=LIFE_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long one is believed before the token is looked at again.",
-)
-@click.option(
-    "--write-issuer",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    is_eager=True,
-    expose_value=False,
-    callback=_write_issuer,
+    "--write-issuer", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    is_eager=True, expose_value=False, callback=_write_issuer,
     help="Write the public key for nats-server's configuration there, and end.",
-)
+)  # fmt: skip
 @kubernetes_options
 @service_options
 def command(*, config: ServiceConfig, **given: Any) -> None:

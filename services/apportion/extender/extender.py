@@ -95,8 +95,6 @@ class Extender:
 
         return answering(answer, lambda: "")
 
-    # -------------------------------------------------------------- filter
-
     def filtered(self, args: FilterArgs) -> bytes:
         """Return the `ExtenderFilterResult`: the nodes that can take the pod."""
         filter_result, reasons = self._look(args)
@@ -147,8 +145,6 @@ class Extender:
                 "add it to extendedSchedulerNames, and `apportion config apply`",
             )
         return draft
-
-    # -------------------------------------------------------------- prioritize and bind
 
     def prioritized(self, args: FilterArgs) -> bytes:
         """Return the `HostPriorityList`: the best node has 10, the worst that fits 0."""

@@ -32,15 +32,9 @@ LISTEN = "127.0.0.1:3456"
     epilog="Example:  apportion extender --nats nats://extender:secret@localhost:4222 "
     "--tls-cert FILE --tls-key FILE --tls-client-ca FILE",
 )
-@click.option(
-    "--listen",
-    default=LISTEN,
-    envvar="APPORTION_LISTEN",
-    show_default=True,
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="Where a kube-scheduler asks.",
-)
+@click.option("--listen", default=LISTEN, envvar="APPORTION_LISTEN", show_default=True,
+              show_envvar=True, metavar="HOST:PORT",
+              help="Where a kube-scheduler asks.")  # fmt: skip
 @serving_tls_options
 @service_options
 def command(*, listen: str, config: ServiceConfig, **tls: Path | None) -> None:

@@ -31,6 +31,7 @@ from apportion.gateway.api.reports import REPORTS
 from apportion.gateway.console.console import console_routes
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows, FleetSums
+from apportion.gateway.usage import SUBJECT as USAGE_SAMPLES
 from apportion.gateway.usage import Uses
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -83,46 +84,27 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
 @click.command(
     name="gateway", epilog="Example:  apportion gateway --nats nats://gateway:secret@localhost:4222"
 )
+@click.option("--listen", default=LISTEN, envvar="APPORTION_LISTEN", show_default=True,
+              metavar="HOST:PORT", help="Where the API answers.  [APPORTION_LISTEN]")  # fmt: skip
 @click.option(
-    "--listen",
-    default=LISTEN,
-    envvar="APPORTION_LISTEN",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Where the API answers.  [APPORTION_LISTEN]",
-)
-@click.option(
-    "--archives",
-    envvar="APPORTION_ARCHIVES",
-    show_envvar=True,
-    metavar="DIR",
+    "--archives", envvar="APPORTION_ARCHIVES", show_envvar=True, metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Archives of what the ledger has dropped (*.jsonl), to look further back.",
-)
+)  # fmt: skip
 @click.option(
-    "--past",
-    envvar="APPORTION_PAST",
-    show_envvar=True,
-    metavar="DIR",
+    "--past", envvar="APPORTION_PAST", show_envvar=True, metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where to keep what looks into the past need.  [default: a temporary folder]",
-)
+)  # fmt: skip
 @click.option(
-    "--monitor",
-    envvar="APPORTION_NATS_MONITOR",
-    show_envvar=True,
-    default="",
-    metavar="URL",
+    "--monitor", envvar="APPORTION_NATS_MONITOR", show_envvar=True, default="", metavar="URL",
     help="nats-server's monitoring port, for /api/v1/doctor: how durable, how full.",
-)
+)  # fmt: skip
 @click.option(
-    "--prices",
-    envvar="APPORTION_PRICES",
-    show_envvar=True,
-    metavar="FILE",
+    "--prices", envvar="APPORTION_PRICES", show_envvar=True, metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     help="What an hour of a card costs, by model (TOML), for reports of cost.  [default: none]",
-)
+)  # fmt: skip
 @login_options
 @serving_tls_options
 @service_options
@@ -262,7 +244,7 @@ class _Life:
 
         async def listen_to_uses() -> None:
             try:  # an older server's permissions forbid it, and the gateway works without it
-                await uses.listen(self._ledger)
+                await self._ledger.serve(USAGE_SAMPLES, uses.note)
             except NotPermitted as error:
                 self._service.log.warning("what shares use is not shown", error=str(error))
 

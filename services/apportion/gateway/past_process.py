@@ -116,13 +116,9 @@ def sound(handle: Handler) -> Handler:
         try:
             return await handle(request)
         except BeforeBeginning as early:
-            raise RequestRefused(
-                404,
-                str(early),
-                field="at",
-                fix=f"name revision {early.first} or a later one, or tell the gateway where the "
-                "archives of what was dropped are: --archives DIR",
-            ) from None
+            fix = f"name revision {early.first} or a later one, or tell the gateway where the "
+            fix += "archives of what was dropped are: --archives DIR"
+            raise RequestRefused(404, str(early), field="at", fix=fix) from None
         except UnknownEvent as unknown:
             raise RequestRefused(
                 503, f"a newer build has written up to there: {unknown}", fix="upgrade the gateway"

@@ -8,7 +8,6 @@ import msgspec
 
 from apportion.core.explain.fleet_rows import PackedUse
 from apportion.core.ledger.state import NodeState, State
-from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import UsageSample
 from apportion_schemas.catalogue import token
@@ -37,10 +36,6 @@ class Uses:
         self._clock = clock
         self._heard: dict[str, _Heard] = {}
         self._number = 0
-
-    async def listen(self, ledger: Ledger) -> None:
-        """Receive samples from now on. Raises LedgerUnavailable, NotPermitted."""
-        await ledger.serve(SUBJECT, self.note)
 
     async def note(self, subject: str, payload: bytes) -> None:
         """Store one sample; an invalid one is dropped."""

@@ -518,8 +518,6 @@ class Taking:
         lane.held = ""
         return ""
 
-    # ------------------------------------------------------------------ answers
-
     async def _append_one(self, lane: Lane, request: Request, draft: Draft) -> None:
         try:
             appended = await self._append(draft)

@@ -140,8 +140,6 @@ class Telling:
             lambda: len(self._bad) + len(self._good) + len(self._failing)
         )
 
-    # -------------------------------------------------------------- queueing
-
     def observe(self, change: Change) -> None:
         """Note the change of a fold; pass this to the reader."""
         if not self._live or change.refused:
@@ -187,8 +185,6 @@ class Telling:
             else:
                 self._reported.labels("dropped").inc()
         self._news.set()
-
-    # -------------------------------------------------------------- writing
 
     async def run(self, reader: Reader[Change]) -> None:
         """Write events and conditions of pods until cancelled."""

@@ -77,11 +77,6 @@ class _Slice(Struct, frozen=True):
 _decode = from_outside(msgspec.json.Decoder(_Slice).decode)
 
 
-def _read(raw: bytes) -> tuple[str, _Slice, int]:
-    found = _decode(raw)
-    return found.metadata.name, found, 0  # the version is not used
-
-
 class Slices:
     """Keeps the ResourceSlices of all nodes up to date."""
 
@@ -92,7 +87,12 @@ class Slices:
         self._marked: dict[str, None] = {}
         self._news = asyncio.Event()
         self._pools: defaultdict[str, dict[str, _Slice]] = defaultdict(dict)
-        published = Kind({}, _read, self._changed, expected=tuple)
+
+        def read(raw: bytes) -> tuple[str, _Slice, int]:
+            found = _decode(raw)
+            return found.metadata.name, found, 0  # the version is not used
+
+        published = Kind({}, read, self._changed, expected=tuple)
         selector = f"spec.driver={DRIVER}"
         self._watch = Watch(api, SLICES, published, clock=clock, selector=selector)
 

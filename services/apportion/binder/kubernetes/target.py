@@ -89,16 +89,13 @@ class Pace:
     def answered(self, took_s: float) -> None:
         """Adapt the limit to an answer that took this long."""
         if took_s > SLOW_S:
-            self._slower()
+            self.refused()
         elif took_s < PROMPT_S:
             more = 1.0 if self._doubling else 1 / self.limit
             self.limit = min(self.limit + more, MOST)
 
     def refused(self) -> None:
-        """Lower the limit: the server is overloaded or did not answer."""
-        self._slower()
-
-    def _slower(self) -> None:
+        """Lower the limit: the server is slow, overloaded or did not answer."""
         self._doubling = False
         now_s = self._clock.monotonic()
         if now_s >= self._calm_until:

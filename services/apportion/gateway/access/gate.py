@@ -97,12 +97,9 @@ class Cursors:
             if of != path:
                 raise InvalidToken
         except InvalidToken:
-            raise RequestRefused(
-                400,
-                f"continue is none that a page of {path} gave, or the gateway has a new key since",
-                field="continue",
-                fix="begin again without continue, and go on with what each page gives",
-            ) from None
+            why = f"continue is none that a page of {path} gave, or the gateway has a new key since"
+            fix = "begin again without continue, and go on with what each page gives"
+            raise RequestRefused(400, why, field="continue", fix=fix) from None
         return cursor
 
 

@@ -22,8 +22,7 @@ TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-class _Kube(Struct, frozen=True, rename="camel"):
-    pass
+class _Kube(Struct, frozen=True, rename="camel"): ...
 
 
 class _User(_Kube, frozen=True):

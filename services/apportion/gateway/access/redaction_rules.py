@@ -11,16 +11,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from apportion.core.answers.past import DiffAnswer, DiffRow, LogEntry, MarkRow, TimelineAnswer
-from apportion.core.answers.reads import (
-    ErrorAnswer,
-    GangAnswer,
-    GangPage,
-    Line,
-    LinesAnswer,
-    QuotaAnswer,
-    QuotaPage,
-)
+from apportion.core.answers.past import DiffAnswer, DiffRow, LogEntry, TimelineAnswer
+from apportion.core.answers.reads import ErrorAnswer, GangPage, Line, LinesAnswer, QuotaPage
 from apportion.core.answers.visibility import OF_OTHERS, OTHERS, Everyone
 from apportion.core.explain.fleet_rows import FleetAnswer, PackedNode, PackedUse
 from apportion.core.explain.tenant_redaction import (
@@ -139,11 +131,8 @@ def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
 
 def _gangs(answer: GangPage, sees: Sees) -> GangPage:
     shown: GangPage = redacted(answer, sees)
-
-    def hidden(gang: GangAnswer) -> bool:
-        return gang.namespace == OTHERS
-
-    return structs.replace(shown, items=tuple(_hidden_last(list(shown.items), hidden)))
+    items = _hidden_last(list(shown.items), lambda gang: gang.namespace == OTHERS)
+    return structs.replace(shown, items=tuple(items))
 
 
 def _hidden_last(rows: list[T], is_hidden: Callable[[T], bool]) -> list[T]:
@@ -154,14 +143,13 @@ def _hidden_last(rows: list[T], is_hidden: Callable[[T], bool]) -> list[T]:
 
 def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
     shown: TimelineAnswer = redacted(answer, sees)
-
-    def mark(now: MarkRow, before: MarkRow) -> MarkRow:
-        if now.parts == before.parts:
-            return now
-        # The text around a redacted name may contain it again, for example in a reason.
-        return structs.replace(now, sentence=OF_OTHERS, parts=_OTHERS_PARTS)
-
-    return structs.replace(shown, marks=tuple(map(mark, shown.marks, answer.marks)))
+    # The text around a redacted name may contain it again, for example in a reason.
+    marks = tuple(
+        now if now.parts == before.parts
+        else structs.replace(now, sentence=OF_OTHERS, parts=_OTHERS_PARTS)
+        for now, before in zip(shown.marks, answer.marks, strict=True)
+    )  # fmt: skip
+    return structs.replace(shown, marks=marks)
 
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
@@ -179,13 +167,8 @@ def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
 
 def _quotas(answer: QuotaPage, sees: Sees) -> QuotaPage:
     """Drop other namespaces' quotas: a tenant must not learn that they exist."""
-
-    def own(quota: QuotaAnswer) -> bool:
-        return sees(quota.namespace)
-
-    shown: QuotaPage = redacted(
-        structs.replace(answer, items=tuple(filter(own, answer.items))), sees
-    )
+    own = tuple(quota for quota in answer.items if sees(quota.namespace))
+    shown: QuotaPage = redacted(structs.replace(answer, items=own), sees)
     return shown
 
 

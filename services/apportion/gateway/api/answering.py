@@ -180,11 +180,8 @@ def unknown_path(endpoints: Iterable[Endpoint]) -> Handler:
     there = "; or ".join(f"{method} {', '.join(found)}" for method, found in paths.items())
 
     async def refuse(request: web.Request) -> NoReturn:
-        raise RequestRefused(
-            404,
-            f"no such path: {request.method} {request.path[:200]}",
-            code=UNKNOWN_PATH,
-            fix=f"below {PREFIX}/ there is {there}",
-        )
+        error = f"no such path: {request.method} {request.path[:200]}"
+        fix = f"below {PREFIX}/ there is {there}"
+        raise RequestRefused(404, error, code=UNKNOWN_PATH, fix=fix)
 
     return refuse

@@ -79,12 +79,8 @@ class Api:
         Raises RequestRefused, also while the fold has not caught up."""
         reason = self._unready()
         if reason:
-            raise RequestRefused(
-                503,
-                f"the gateway is not ready: {reason}",
-                fix="ask again later; see /readyz",
-                retry_after_s=1,
-            )
+            error = f"the gateway is not ready: {reason}"
+            raise RequestRefused(503, error, fix="ask again later; see /readyz", retry_after_s=1)
         await self.wait(request)
         return self._feed.state
 
@@ -141,10 +137,8 @@ class Api:
             async with asyncio.timeout(wait.wait_s):
                 await self._feed.reached(wait.at_least)
         except TimeoutError:
-            raise RequestRefused(
-                408,
-                f"revision {wait.at_least} is not reached after {wait.wait_s:g} s; "
-                f"the gateway is at {self._feed.state.revision}",
-                field="at_least",
-                fix="ask again, with a longer wait_s or a lower revision",
-            ) from None
+            revision = self._feed.state.revision
+            error = f"revision {wait.at_least} is not reached after {wait.wait_s:g} s; "
+            error += f"the gateway is at {revision}"
+            fix = "ask again, with a longer wait_s or a lower revision"
+            raise RequestRefused(408, error, field="at_least", fix=fix) from None

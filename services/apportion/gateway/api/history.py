@@ -235,21 +235,16 @@ class History:
 
     def no_pod(self, name: str, upto: int) -> RequestRefused:
         """Return the refusal of a name that no pod ever had."""
-        return RequestRefused(
-            404,
-            f"no pod {name} at revision {upto}, and none before it",
-            field="name",
-            fix="`apportion get pods` lists the live ones, `apportion tail --from 1` all that were",
-        )
+        error = f"no pod {name} at revision {upto}, and none before it"
+        fix = "`apportion get pods` lists the live ones, `apportion tail --from 1` all that were"
+        return RequestRefused(404, error, field="name", fix=fix)
 
     def known_node(self, name: str) -> str:
         """Return the node's name if it ever existed. Raises RequestRefused."""
         name = text_of("node", name)
         if not self._past.index.knows(NODE, name):
-            raise RequestRefused(
-                404, f"there never was a node {name}", field="node",
-                fix="`apportion get nodes` lists those that are there",
-            )  # fmt: skip
+            fix = "`apportion get nodes` lists those that are there"
+            raise RequestRefused(404, f"there never was a node {name}", field="node", fix=fix)
         return name
 
     def known_device(self, name: str) -> str:

@@ -152,12 +152,8 @@ class Log:
                 event = None
             row = row_of(record, Teller(self._past.index.name_of), self._past.indexer.rules)
             return LogEntry(revision=last, row=row, event=event)
-        raise RequestRefused(
-            404,
-            f"there is no event at revision {revision}",
-            field="revision",
-            fix=f"from {first} to {last}",
-        )
+        error = f"there is no event at revision {revision}"
+        raise RequestRefused(404, error, field="revision", fix=f"from {first} to {last}")
 
 
 def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:

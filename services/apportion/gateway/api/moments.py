@@ -51,12 +51,9 @@ class Moments:
         first = await self._past.states.beginning()
         if moment.revision is not None:
             if moment.revision > last:
-                raise RequestRefused(
-                    404,
-                    field=field,
-                    rest=f" is revision {moment.revision}, and the ledger ends at {last}",
-                    fix=f"name a revision from {first} to {last}, or leave it out for now",
-                )
+                rest = f" is revision {moment.revision}, and the ledger ends at {last}"
+                fix = f"name a revision from {first} to {last}, or leave it out for now"
+                raise RequestRefused(404, field=field, rest=rest, fix=fix)
             revision = moment.revision
         else:
             assert moment.time is not None  # noqa: S101 - one of the two is there

@@ -92,15 +92,12 @@ def pods(state: State, query: PodsQuery) -> PodPage:
 def _rejected(state: State, query: PodsQuery, after: str, limit: int) -> PodPage:
     if query.node or query.phase not in {"", REJECTED}:
         return PodPage(revision=state.revision, items=())
-    uids = heapq.nsmallest(
-        limit + 1,
-        (
-            uid
-            for uid, pod in state.rejected.items()
-            if uid > after and query.namespace in {"", pod.namespace}
-        ),
+    uids = (
+        uid
+        for uid, pod in state.rejected.items()
+        if uid > after and query.namespace in {"", pod.namespace}
     )
-    chosen, more = _cut(uids, limit)
+    chosen, more = _cut(heapq.nsmallest(limit + 1, uids), limit)
     return PodPage(
         revision=state.revision,
         items=tuple(rejected_answer(state.rejected[uid]) for uid in chosen),
@@ -111,11 +108,8 @@ def _rejected(state: State, query: PodsQuery, after: str, limit: int) -> PodPage
 def placements(state: State, query: PodsQuery) -> PlacementPage:
     """Return live placements in order of decision."""
     after = query.after_revision
-    first = heapq.nsmallest(
-        query.limit + 1,
-        (pod for pod in _pods(state, query) if pod.placement and pod.placed_revision > after),
-        key=lambda pod: pod.placed_revision,
-    )
+    placed = (pod for pod in _pods(state, query) if pod.placement and pod.placed_revision > after)
+    first = heapq.nsmallest(query.limit + 1, placed, key=lambda pod: pod.placed_revision)
     chosen, more = _cut(first, query.limit)
     return PlacementPage(
         revision=state.revision,
@@ -127,20 +121,15 @@ def placements(state: State, query: PodsQuery) -> PlacementPage:
 def nodes(state: State, query: PageQuery) -> NodePage:
     """Return a page of nodes by name."""
     nodes = state.nodes
-    return _by_name(
-        state, nodes, query, lambda names: tuple(node_answer(nodes[name]) for name in names)
-    )
+    return _by_name(state, nodes, query, lambda names: tuple(node_answer(nodes[n]) for n in names))
 
 
 def devices(state: State, query: DevicesQuery) -> DevicePage:
     """Return devices by node and index; a page ends with a whole node."""
     if query.node and query.node not in state.nodes:
-        raise RequestRefused(
-            404,
-            f"no node {query.node!r} at revision {state.revision}",
-            field="node",
-            fix="`apportion get nodes` or /api/v1/nodes lists them",
-        )
+        error = f"no node {query.node!r} at revision {state.revision}"
+        fix = "`apportion get nodes` or /api/v1/nodes lists them"
+        raise RequestRefused(404, error, field="node", fix=fix)
     wanted: Iterable[str] = (query.node,) if query.node else state.nodes
     behind = natural(query.after) if query.after else None
     names = sorted(
@@ -184,12 +173,8 @@ def _by_name(
     state: State, of: Iterable[str], query: PageQuery, rows: Callable[[list[str]], tuple[T, ...]]
 ) -> Page[T]:
     behind = natural(query.after) if query.after else None
-    names = heapq.nsmallest(
-        query.limit + 1,
-        (name for name in of if behind is None or natural(name) > behind),
-        key=natural,
-    )
-    chosen, more = _cut(names, query.limit)
+    names = (name for name in of if behind is None or natural(name) > behind)
+    chosen, more = _cut(heapq.nsmallest(query.limit + 1, names, key=natural), query.limit)
     return Page(revision=state.revision, items=tuple(rows(chosen)), next=chosen[-1] if more else "")
 
 

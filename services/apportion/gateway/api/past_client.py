@@ -111,8 +111,7 @@ class PastClient:
         async with self._beginning:
             if self._session is not None and self._process and self._process.returncode is None:
                 return self._session
-            await self._end()
-            await self._remove_folder()  # left by a child that died
+            await self.close()  # a child that died
             self._folder = Path(tempfile.mkdtemp(prefix="apportion-past-"))
             config, socket = self._config, self._folder / SOCKET
             kept = self._seen.kept or self._folder / "kept"
@@ -144,26 +143,19 @@ class PastClient:
 
     async def close(self) -> None:
         """End the child and remove its temporary folder."""
-        await self._end()
-        await self._remove_folder()
-
-    async def _remove_folder(self) -> None:
-        if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
-            self._folder = None
-
-    async def _end(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            async with asyncio.timeout(LEAVE_S):
+        if process is not None and process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
                 await process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = None

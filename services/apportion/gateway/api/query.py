@@ -98,12 +98,9 @@ def parsed(kind: type[Q], given: Mapping[str, str]) -> Q:
     known = _declared(kind)
     for name in given:
         if name not in known:
-            raise RequestRefused(
-                400,
-                f"parameter {name[:NAME_MAX]!r} is not known here",
-                field=name[:NAME_MAX],
-                fix=f"use {', '.join(known)}",
-            )
+            field = name[:NAME_MAX]
+            error = f"parameter {field!r} is not known here"
+            raise RequestRefused(400, error, field=field, fix=f"use {', '.join(known)}")
     return kind(**{known[name][0]: known[name][1](name, given[name]) for name in given})
 
 
@@ -176,10 +173,6 @@ def _one_of(field: str, text: str, words: Iterable[str]) -> str:
 def text_of(field: str, text: str) -> str:
     """Check the length of a text. Raises RequestRefused."""
     if len(text) > NAME_MAX:
-        raise RequestRefused(
-            400,
-            f"{field} has {len(text)} characters",
-            field=field,
-            fix=f"at most {NAME_MAX} characters",
-        )
+        error, fix = f"{field} has {len(text)} characters", f"at most {NAME_MAX} characters"
+        raise RequestRefused(400, error, field=field, fix=fix)
     return text

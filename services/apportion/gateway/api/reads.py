@@ -110,12 +110,9 @@ def _node(view: View, _query: AtQuery, names: Mapping[str, str]) -> NodeDetail:
     state, name = view.state, names["node"]
     node = state.nodes.get(name)
     if node is None:
-        raise RequestRefused(
-            404,
-            f"no node {name} at revision {state.revision}",
-            field="node",
-            fix=f"`apportion get nodes` or {PREFIX}/nodes lists them",
-        )
+        error = f"no node {name} at revision {state.revision}"
+        fix = f"`apportion get nodes` or {PREFIX}/nodes lists them"
+        raise RequestRefused(404, error, field="node", fix=fix)
     return NodeDetail(
         revision=state.revision, node=node_answer(node), devices=tuple(device_answers(node))
     )
@@ -139,13 +136,10 @@ def _find(view: View, names: Mapping[str, str]) -> PodState | PodRejected:
         (it for it in state.rejected.values() if (it.namespace, it.name) == (space, name)), None
     )
     if pod is None:
-        raise RequestRefused(
-            404,
-            f"no live pod {space}/{name} at revision {state.revision}",
-            field="name",
-            fix=f"`apportion get pods` or {PREFIX}/pods lists the live ones; the ledger still "
-            "has what was: `apportion tail --from 1`",
-        )
+        error = f"no live pod {space}/{name} at revision {state.revision}"
+        fix = f"`apportion get pods` or {PREFIX}/pods lists the live ones; the ledger still "
+        fix += "has what was: `apportion tail --from 1`"
+        raise RequestRefused(404, error, field="name", fix=fix)
     return pod
 
 
@@ -154,31 +148,20 @@ def _page(make: Callable[[State, Any], msgspec.Struct]) -> Make:
 
 
 REVISION = Read(
-    path="revision",
-    name="revision",
-    answer=RevisionAnswer,
-    audience=TENANTS,
+    path="revision", name="revision", answer=RevisionAnswer, audience=TENANTS,
     make=lambda view, *_: RevisionAnswer(revision=view.state.revision),
     summary="How far the gateway has folded, and why no pod can be placed or started now, if so",
-)
+)  # fmt: skip
 FLEET = Read(
-    path="fleet",
-    name="fleet",
-    answer=FleetAnswer,
-    audience=TENANTS,
-    query=FleetQuery,
+    path="fleet", name="fleet", answer=FleetAnswer, audience=TENANTS, query=FleetQuery,
     make=lambda view, *_: whole_fleet(view.state),
     summary="Every node in one packed row, or the rows that changed, and what shares use",
-)
+)  # fmt: skip
 WHY = Read(
-    path="pods/{namespace}/{name}/why",
-    name="why",
-    answer=Why,
-    audience=TENANTS,
-    make=_why,
+    path="pods/{namespace}/{name}/why", name="why", answer=Why, audience=TENANTS, make=_why,
     summary="Why a pod is placed or refused; of a pod that has ended, as it was just before. With "
     "`at` also its evictions and breaches",
-)
+)  # fmt: skip
 # Every endpoint that is answered from a state; a new read is one more row here.
 READS: Final = (
     Read(

@@ -3,7 +3,7 @@
 The process for the past makes them, in pieces, so that it can answer other requests in between.
 Each has a state of its own, so the gateway limits them to `AT_ONCE`. The price file is read for
 each, so that a fix needs no restart. Invariant: after `SECONDS` a report is cancelled, before
-the gateway is."""
+the gateway's own timeout."""
 
 import asyncio
 from pathlib import Path
@@ -154,11 +154,8 @@ class Reports:
         )
 
     def _no_money(self, error: PriceError) -> RequestRefused:
-        return RequestRefused(
-            404,
-            f"the gateway's price file {self._prices} cannot be used: {error}",
-            fix="mend that file; the next report reads it anew",
-        )
+        problem = f"the gateway's price file {self._prices} cannot be used: {error}"
+        return RequestRefused(404, problem, fix="mend that file; the next report reads it anew")
 
 
 def _csv_response(text: str) -> web.Response:

@@ -153,8 +153,6 @@ class Index:
         """Close the file; what was not committed is lost."""
         self._db.close()
 
-    # ------------------------------------------------------------------ noting
-
     def name_pod(self, uid: str, full_name: str) -> None:
         """Store a pod's name."""
         self._db.execute(
@@ -203,8 +201,6 @@ class Index:
     def forget_pod(self, uid: str) -> None:
         """Drop a pod from the cache of ids: no event will be about it soon."""
         self._ids.pop((POD, uid), None)
-
-    # ------------------------------------------------------------------ asking
 
     def pods_named(self, full_name: str, *, upto: int, limit: int) -> list[str]:
         """Return uids of the pods of this `namespace/name` up to a revision, newest first."""
@@ -332,8 +328,6 @@ class Index:
             (since, upto, limit),
         )
         return [_mark(*row) for row in rows][::-1]
-
-    # ------------------------------------------------------------------ inside
 
     def _column(self, sql: str, *given: str | int) -> list[Any]:
         return [found for (found, *_) in self._db.execute(sql, given)]

@@ -184,7 +184,11 @@ class Indexer(StateFold):
             self._index.name_pod(pod.uid, pod.full_name)
         self._index.note(revision, set(_things(data, change, before)))
         self._note_holds(revision, event.time, data, change)
-        kind = self._mark(data, before)
+        kind = _MARKS.get(type(data), "")
+        if isinstance(data, DeviceHealthChanged):
+            kind = "recovery" if data.healthy else "failure"
+        elif isinstance(data, NodeObserved) and before not in (None, data.ready):
+            kind = "recovery" if data.ready else "failure"
         if kind:
             parts, name = self._teller.parts(data).parts, type(data).__name__
             self._index.mark(MarkRow(revision, event.time, kind, type=name, parts=parts))
@@ -206,15 +210,6 @@ class Indexer(StateFold):
         held = [(each.device, each.container, each.memory_mib, each.cores) for each in shares]
         if held:
             self._index.hold(uid, node, revision, time, held)
-
-    def _mark(self, data: Any, before: Any) -> str:
-        if isinstance(data, DeviceHealthChanged):
-            return "recovery" if data.healthy else "failure"
-        if isinstance(data, NodeObserved):
-            if before is None or before == data.ready:
-                return ""
-            return "recovery" if data.ready else "failure"
-        return _MARKS.get(type(data), "")
 
 
 def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]:
