@@ -34,9 +34,7 @@ SCHEDULERS_MAX = 32
 
 
 def checked(given: dict[str, Any]) -> tuple[Address, ServedFiles]:
-    """Return the address to listen on and the TLS files.
-
-    Raises ConfigError if the options do not go together."""
+    """Return the address and the TLS files. Raises ConfigError if options conflict."""
     files = served_files(given["tls_cert"], given["tls_key"], given["tls_client_ca"])
     if files is None:
         raise ConfigError(

@@ -77,9 +77,7 @@ class Target(Protocol):
         """Bind the pod. An error is returned as an outcome, not raised."""
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """Start to end the pod with its own grace period; may be called again.
-
-        Returns None once the pod is ending or gone. The watcher records its end."""
+        """Start to end the pod; None once it is ending or gone. May be called again."""
 
     async def resize(self, resized: PodResized) -> Failed | None:
         """Write the pod's new shares to it. `final` if the pod no longer exists."""

@@ -58,9 +58,7 @@ class _Claims(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """A client on `host` connects to the server `server`.
-
-    `user_key` identifies its user for as long as the connection lives."""
+    """A client on `host` connects to `server`, as a user with the key `user_key`."""
 
     server: str
     user_key: str
@@ -99,9 +97,7 @@ def payload_of(token: bytes) -> bytes:
 def user_claims(
     name: str, account: str, may: Permissions, *, subs: int, user_key: str, ends_s: int
 ) -> dict[str, Any]:
-    """Return the claims of a user of `account`, valid until `ends_s` (Unix time).
-
-    Each of its connections may have `subs` subscriptions."""
+    """Return claims of a user with `subs` subscriptions, until `ends_s` (Unix time)."""
     nats: dict[str, Any] = {
         "pub": {"allow": may.publish, "deny": may.deny_publish},
         "sub": {"allow": may.subscribe},

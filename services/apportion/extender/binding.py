@@ -112,11 +112,9 @@ class ExtenderBinding:
                 error = await self._choose(uid, node)
                 if error:
                     return error
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._again_s):
                     await self._changed(uid)
-            except TimeoutError:
-                continue
 
     async def _known(self, uid: str) -> PodState | str:
         try:
@@ -133,9 +131,7 @@ class ExtenderBinding:
             return f"no watcher has told of pod {uid} within {KNOWN_TIMEOUT_S:g} s: is one running?"
 
     async def _choose(self, uid: str, node: str) -> str:
-        """Send the choice to the schedulers; return "" or their error.
-
-        If no scheduler answers, that is recorded and the choice is sent again later."""
+        """Send the choice to the schedulers; return "" or their error."""
         choice = _encode(Choice(pod=uid, node=node))
         self._open.add(uid)
         self._decided.clear()

@@ -16,9 +16,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
 class FilterArgs(NamedTuple):
-    """kube-scheduler's `ExtenderArgs`: a pod, and the nodes that passed its filters.
-
-    `objects` are the whole nodes if kube-scheduler sent them."""
+    """kube-scheduler's `ExtenderArgs`; `objects` are whole nodes if it sent them."""
 
     pod: dict[str, Any]
     names: list[str]
@@ -57,9 +55,7 @@ _NULL = Raw(b"null")
 
 
 def decode_filter(body: bytes) -> FilterArgs:
-    """Decode `ExtenderArgs` from JSON.
-
-    Raises msgspec.MsgspecError if it is not that, and BadBody if the pod is too large."""
+    """Decode `ExtenderArgs` from JSON. Raises msgspec.MsgspecError, BadBody."""
     fields = _lower(body)
     if "pod" not in fields:
         raise msgspec.ValidationError("Object missing required field `Pod`")

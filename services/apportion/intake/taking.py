@@ -175,9 +175,7 @@ class Lane:
         return self._records.may_take(1, now_s) and self._size.may_take(size, now_s)
 
     def used_twice(self, event: Event, data: UsageRecorded) -> str:
-        """Return the reason if a share overlaps an earlier usage record, else "".
-
-        The same event may come again. Records are remembered only for the life of this intake."""
+        """Return the reason if a share overlaps an earlier usage record, else ""."""
         ends_s = datetime.fromisoformat(event.time).timestamp()
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
@@ -210,9 +208,7 @@ class Lanes:
         self.taken = self.unanswered = 0
 
     def of(self, node: str, now_s: float) -> Lane | None:
-        """Return the lane of `node`, or None if there are too many.
-
-        Only an intruder could cause so many: there are more lanes than nodes."""
+        """Return the lane of `node`, or None if there are too many: only under attack."""
         lane = self._lanes.get(node)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
@@ -248,9 +244,7 @@ class Holdings:
         self._ended: OrderedDict[str, float] = OrderedDict()
 
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
-        """Return why a doubtful share is refused, or None if all are plausible.
-
-        Raises LedgerUnavailable."""
+        """Return why a doubtful share is refused, or None. Raises LedgerUnavailable."""
         for share in doubt.shares:
             refusal = await self._refusal(_seconds(event), doubt.record, share)
             if refusal is not None:
@@ -378,9 +372,7 @@ class Taking:
         return [] if self._listening else ["agents are not listened to yet"]
 
     async def run(self) -> None:
-        """Take reports until cancelled or until the reader halts; other intakes go on.
-
-        Raises what `append` raises."""
+        """Take reports until the reader halts. Raises what `append` raises."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
@@ -404,13 +396,11 @@ class Taking:
             lane.work = self._begin(self._work(lane), f"intake of {node}")
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
-        """Start `work` as a task, or drop it before this life began or once it ends.
-
-        Requests still arrive after the task group has ended."""
+        """Start `work` as a task, or drop it before this life began or once it ends."""
         if self._tasks is not None:
             try:
                 return self._tasks.create_task(work, name=name)
-            except RuntimeError:  # the task group is ending
+            except RuntimeError:  # the task group is ending; requests arrive until disconnection
                 pass
         work.close()
         return None

@@ -86,9 +86,9 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """What was last written to a node, and whether it was ready; later it may show less.
+    """What was last written to a node, and whether it was ready.
 
-    `raised`: more than its devices have, because of some pod."""
+    After it was not, it may show less. `raised`: more than its devices have, for some pod."""
 
     amounts: Mapping[str, int]
     ready: bool
@@ -204,9 +204,7 @@ class Allocatable:
             await self._news.wait()
 
     async def _write(self, name: str) -> None:
-        """Write the node's amounts if they changed.
-
-        Raises KubeUnavailable if the API server does not answer or is overloaded; it stays due."""
+        """Write the node's amounts if they changed; raises KubeUnavailable and stays due."""
         async with self._turns[name]:
             self._due.pop(name, None)
             node = self._state.nodes.get(name)
@@ -240,9 +238,7 @@ class Allocatable:
             self._written[name] = now
 
     async def _read(self, pod: PodState) -> None:
-        """Read what the pod requested; a pod that is gone or replaced counts as nothing.
-
-        Raises KubeUnavailable."""
+        """Read what the pod requested, nothing if it is gone. Raises KubeUnavailable."""
         path = pod_path(pod.submitted.namespace, pod.submitted.name)
         try:
             body = await self._api.find(path)
@@ -257,9 +253,7 @@ class Allocatable:
             self._wrote[pod.uid] = {}
 
     async def _patched(self, name: str, amounts: Mapping[str, str | None]) -> bool:
-        """Return True if the node shows these amounts now; None removes a name.
-
-        Raises KubeUnavailable if there is no answer or the API server is overloaded."""
+        """Return True if the node shows these amounts now. Raises KubeUnavailable."""
         body = _encode({"status": {"capacity": amounts, "allocatable": amounts}})
         path = f"/api/v1/nodes/{quote(name, safe='')}/status"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)

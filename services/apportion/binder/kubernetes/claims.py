@@ -80,8 +80,7 @@ Json = dict[str, Any]
 _log = logging.getLogger(__name__)
 
 
-class _Impossible(Exception):
-    """The pod cannot have its claim or volume on this node; the message says why."""
+class _Impossible(Exception): ...
 
 
 class _Try(NamedTuple):
@@ -100,9 +99,7 @@ class VolumeBinding:
         self._chosen: dict[tuple[str, int, str], None] = {}
 
     async def ready(self, pod: PodState, attempt: int, node: NodeState) -> Failed | None:
-        """Return None once all volume claims of the pod allow binding it to the node.
-
-        Raises KubeUnavailable if the API server does not answer."""
+        """Return None once the pod's volumes allow binding it. Raises KubeUnavailable."""
         one = _Try(pod, attempt, node)
         try:
             about = one.pod.submitted
@@ -251,9 +248,7 @@ class ClaimBinding:
         self._api = api
 
     async def ready(self, placed: PodPlaced, node: NodeState) -> Failed | None:
-        """Return None once the pod's claims are allocated as placed, and reserved for it.
-
-        Raises KubeUnavailable if the API server does not answer."""
+        """Return None once the pod's claims are allocated. Raises KubeUnavailable."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
             pod = PodClaims(body)
@@ -418,9 +413,7 @@ def _path(namespace: str, name: str = "") -> str:
 
 
 async def _put(api: KubeApi, path: str, document: Json) -> Json:
-    """Replace the object unless it changed since it was read; return the new one.
-
-    Raises KubeUnavailable, KubeRefused."""
+    """Replace an unchanged object and return it. Raises KubeUnavailable, KubeRefused."""
     kind = {"apiVersion": API.removeprefix("/apis/"), "kind": "ResourceClaim"}
     whole = document | kind  # items of a list lack apiVersion and kind
     answer = await api.change("PUT", path, whole, timeout_s=_TRY_TIMEOUT_S)

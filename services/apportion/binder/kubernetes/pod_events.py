@@ -216,7 +216,6 @@ class Telling:
                 self._note(_undeclared(pod))
 
     async def _renew(self) -> None:
-        """Renew the events of waiting pods before they expire, some at a time."""
         for number in itertools.count():
             await self._clock.pause(RENEW_SLOT_S)
             turn, slot = divmod(number, RENEW_SLOTS)
@@ -325,7 +324,6 @@ class Telling:
     async def _send(
         self, method: str, path: str, body: bytes | None = None, *, tries: int = TRIES
     ) -> Answer | None:
-        """Return the API server's answer, or None if all tries failed."""
         for _ in range(tries):
             try:
                 answer = await self._api.request(
@@ -494,9 +492,7 @@ class FailedDevices:
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """Yield the pods whose devices failed or recovered since the last check.
-
-        With each pod comes the device that recovered, or "" if one failed."""
+        """Yield pods with the device that recovered, or with "" if one failed."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:

@@ -234,9 +234,7 @@ class KubernetesTarget:
         return None
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """See `Target`. Writes the annotations of the new shares, and `RESIZED_CORES`.
-
-        The annotations are patched with the status, for which the binder has the permission."""
+        """See `Target`. Annotations are written with the status, which RBAC permits."""
         pod, node = self._state.pods.get(resized.pod), self._state.nodes.get(resized.node)
         if pod is None or pod.placement is None or node is None:
             return None
@@ -254,9 +252,7 @@ class KubernetesTarget:
     async def _patch_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, object]
     ) -> None:
-        """Patch the pod's status for users and controllers; a refusal is only logged.
-
-        Raises KubeUnavailable if the API server does not answer."""
+        """Patch the pod's status for users and controllers. Raises KubeUnavailable."""
         document = {"metadata": {"uid": uid}, "status": status}
         answer = await self._patch(namespace, name, document)
         if not answer.ok:
@@ -341,9 +337,7 @@ class KubernetesTarget:
             return _Unclear(0.0)
 
     async def _look(self, placed: PodPlaced, refusal: KubeRefused) -> Outcome | _Unclear:
-        """Read a pod that could not be bound and return the outcome.
-
-        Raises KubeUnavailable if the API server does not answer."""
+        """Read a pod that could not be bound. Raises KubeUnavailable."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
         except KubeRefused as error:

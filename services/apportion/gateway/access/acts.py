@@ -92,7 +92,6 @@ class Acts:
     def _event(
         self, kind: str, name: str, verb: str, person: Person, asked: CordonRequest
     ) -> Payload:
-        """Return the event of an act. Uncordon lifts one cordon and keeps those of others."""
         state, by = self._state(), person.name[:NAME_MAX]
         known = name in (state.nodes if kind == "nodes" else state.node_of_device)
         if not known:

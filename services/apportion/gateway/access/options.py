@@ -26,9 +26,7 @@ GIVEN = ("tokens", "audiences", "public_url", "opened", "kubernetes", "kubeconfi
 
 
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The chosen login, if any, and the console's public URL.
-
-    `public`: the operator gave `--open`."""
+    """The chosen login, if any, and the console's URL. `public`: `--open` was given."""
 
     kube: KubeChoice
     public: bool

@@ -33,9 +33,7 @@ class Person(Struct, frozen=True):
 
 
 class Wish(NamedTuple):
-    """An action as in Kubernetes' RBAC; the API group is `apportion.dev`.
-
-    Without a `namespace` it concerns the whole cluster."""
+    """An action as in Kubernetes' RBAC, of the whole cluster without a `namespace`."""
 
     verb: str
     resource: str

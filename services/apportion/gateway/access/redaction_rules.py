@@ -79,9 +79,7 @@ def _keys(answer: ReportAnswer | IdleAnswer) -> Iterable[str]:
 
 
 def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
-    """Merge the rows of hidden namespaces into one per step.
-
-    The rows still add up to the total, but reveal no other namespace's part."""
+    """Merge each step's rows of hidden namespaces into one, so that totals stay right."""
     others: dict[str, list[ReportRow | IdleRow]] = {}
     for row in rows:
         if row.key == NOBODY or sees(row.key):
@@ -216,14 +214,12 @@ def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
 
 
 def planned_namespaces(body: bytes) -> list[str]:
-    """Return the namespaces of a plan's pods; its user must be able to see all of them.
-
-    A plan reveals whether a pod of the same name is live."""
+    """Return a plan's namespaces; the plan reveals which of its pods are live there."""
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 
 async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Executor) -> bytes:
-    """Redact the JSON of an answer for a client that sees the namespaces of `may_see`.
+    """Redact an answer's JSON for a client that sees the namespaces of `may_see`.
 
     A list's cursor is sealed. The work runs in `aside`: a thousand rows take 0.1 s."""
 

@@ -54,9 +54,7 @@ STILL = web.RequestKey("still", Still)  # set on requests if there is a login
 def json_response(
     body: msgspec.Struct | msgspec.Raw, *, status: int = 200, compressed: bool = False
 ) -> web.Response:
-    """Return the struct, or the JSON, as a response.
-
-    With `compressed` it is compressed, outside the event loop, for clients that accept it."""
+    """Return the struct as a response, `compressed` outside the loop if accepted."""
     response = web.Response(
         body=_encode(body),
         status=status,
@@ -106,9 +104,7 @@ def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractR
 
 @contextlib.contextmanager
 def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
-    """Use one of the concurrent places for this client. Raises RequestRefused.
-
-    `what` completes the sentence of the refusal: "16 streams of events are open already"."""
+    """Use one of the concurrent places for `what`. Raises RequestRefused if all are used."""
     client = request.get(CLIENT, "")
     try:
         places.enter(client)
@@ -124,9 +120,7 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
 
 @contextlib.asynccontextmanager
 async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterator[None]:
-    """Wait for a turn of this client; `what` is what is made, for a refusal.
-
-    Raises RequestRefused if too many wait already, or no turn came in time."""
+    """Wait for a turn of this client to have `what` made. Raises RequestRefused."""
     client, fix = request.get(CLIENT, ""), "ask again in a moment, and fewer at once"
     try:
         await turns.enter(client)
@@ -146,9 +140,7 @@ async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterato
 
 
 def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
-    """Return `handle`, which takes long, for one request of each client at a time.
-
-    `what` is what is made, for a refusal."""
+    """Return `handle`, which takes long to make `what`, with one turn per client."""
 
     async def in_turn(request: web.Request) -> web.StreamResponse:
         if request.body_exists:

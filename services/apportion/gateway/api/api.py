@@ -74,9 +74,7 @@ class Api:
         return asked
 
     async def present(self, request: web.Request) -> State:
-        """Return the current state, with at least the requested revision.
-
-        Raises RequestRefused, also while the fold has not caught up."""
+        """Return the state with at least the requested revision. Raises RequestRefused."""
         reason = self._unready()
         if reason:
             error = f"the gateway is not ready: {reason}"

@@ -51,8 +51,6 @@ class _Said(msgspec.Struct):
 
 
 class _Worded(NamedTuple):
-    """An event as text, with the fields that name who caused it and why."""
-
     row: LogRow
     data: _By
 
@@ -89,7 +87,7 @@ class Diff:
         self._moments = moments
 
     async def answer(self, query: DiffQuery, _names: Mapping[str, str]) -> DiffAnswer:
-        """Return the differences; without `to`, up to now.
+        """Return the differences, up to now without `to`.
 
         Raises RequestRefused, LedgerError."""
         newest = await self._past.caught_up()
@@ -139,8 +137,6 @@ def who_wrote(source: str) -> str:
 
 
 class _Found:
-    """Makes the rows of one answer and counts the rows that are not shown."""
-
     def __init__(self, past: Past, before: Picture, after: Picture, limit: int) -> None:
         self._past = past
         self._before = before

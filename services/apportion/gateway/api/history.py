@@ -134,9 +134,7 @@ class History:
         return MomentAnswer(revision=revision, time=time)
 
     async def timeline(self, query: TimelineQuery, _names: Mapping[str, str]) -> TimelineAnswer:
-        """Return the span in bins, and its newest marks.
-
-        Raises RequestRefused, LedgerError."""
+        """Return bins and newest marks. Raises RequestRefused, LedgerError."""
         revision = await self._past.caught_up()
         cells = self._past.indexer.cells.all
         first = 0 if query.first is None else await self._moments.revision("from", query.first)
@@ -164,9 +162,7 @@ class History:
         )
 
     async def pod(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
-        """Return events of all pods with that name, and of failures that affected them.
-
-        Raises RequestRefused."""
+        """Return events of pods with that name and of failures. Raises RequestRefused."""
         upto = await self.upto(query)
         name = f"{names['namespace']}/{names['name']}"
         index = self._past.index
@@ -192,16 +188,12 @@ class History:
         return await self._thing(NODE, self.known_node(names["node"]), upto, query)
 
     async def device(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
-        """Return the events of a device, by its id or a unique prefix.
-
-        Raises RequestRefused."""
+        """Return the events of a device by id or unique prefix. Raises RequestRefused."""
         upto = await self.upto(query)
         return await self._thing(DEVICE, self.known_device(names["device"]), upto, query)
 
     async def who(self, query: WhoQuery, _names: Mapping[str, str]) -> WhoPage:
-        """Return the shares held at, or since, a point in time.
-
-        Raises RequestRefused, LedgerError."""
+        """Return the shares held at, or since, `at`. Raises RequestRefused, LedgerError."""
         if (query.node is None) == (query.device is None):
             raise RequestRefused(
                 400, "node or device is missing, or both are there", field="device",

@@ -110,9 +110,7 @@ class Log:
         self._past = past
 
     async def page(self, query: LogQuery, _names: Mapping[str, str]) -> LogPage:
-        """Return a page of events, read in slices, newest first, up to `READ_MAX` events.
-
-        Raises RequestRefused, LedgerError."""
+        """Return a page, reading at most `READ_MAX`. Raises RequestRefused, LedgerError."""
         first, last = await self._past.chronicle.span()
         before = query.before or last + 1
         if query.after:
@@ -139,9 +137,7 @@ class Log:
         return LogPage(revision=last, items=tuple(rows), next=more)
 
     async def entry(self, _query: WaitQuery, names: Mapping[str, str]) -> LogEntry:
-        """Return the CloudEvent as stored, and its sentence.
-
-        Raises RequestRefused, LedgerError."""
+        """Return the stored event and its text. Raises RequestRefused, LedgerError."""
         revision = whole("revision", names["revision"], least=1, most=REVISION_MAX)
         first, last = await self._past.chronicle.span()
         for record in await self._past.chronicle.records([revision]):
@@ -157,9 +153,7 @@ class Log:
 
 
 def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:
-    """Filter a redacted page by what it shows.
-
-    For tenants: a search of the full text would reveal what is hidden. Raises RequestRefused."""
+    """Filter a redacted page, only by what it shows. Raises RequestRefused."""
     query = parsed(LogQuery, given)
     page, wanted, limit = _decode_page(body), filter_of(query), query.limit
     rows = tuple(

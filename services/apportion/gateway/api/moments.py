@@ -26,9 +26,7 @@ class Moments:
         self._now = now
 
     async def since(self, field: str, text: str) -> int:
-        """Like `revision`, but a time before a complete ledger is its first event.
-
-        Nothing existed before it, so that is known, too."""
+        """Like `revision`, but a time before a complete ledger is its first event."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:
@@ -38,9 +36,7 @@ class Moments:
             raise
 
     async def revision(self, field: str, text: str) -> int:
-        """Return the newest revision at or before the point in time `text`.
-
-        Raises RequestRefused, LedgerError."""
+        """Return the newest revision up to `text`. Raises RequestRefused, LedgerError."""
         if not text:
             raise RequestRefused(400, field=field, rest=" is missing", fix=f"use {FORMS}")
         try:

@@ -92,9 +92,7 @@ class PastClient:
                 ) from None  # fmt: skip
 
     async def records(self, after: int) -> list[Record]:
-        """Return some records after a revision.
-
-        Raises ConnectionError if the child or the ledger does not answer."""
+        """Return some records after a revision. Raises ConnectionError."""
         try:
             async with asyncio.timeout(LOOK_S):
                 session = await self.begin()

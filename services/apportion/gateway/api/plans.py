@@ -41,8 +41,6 @@ PLAN = Endpoint(
 
 
 class _Line(msgspec.Struct):
-    """A `PlanLine` whose parts stay encoded."""
-
     answer: msgspec.Raw = msgspec.Raw(b"")
     error: msgspec.Raw = msgspec.Raw(b"")
     status: int = 200
@@ -54,9 +52,7 @@ _decode = from_outside(msgspec.json.Decoder(PlanRequest).decode)
 
 
 class Plans:
-    """Plans from the state that `state_of` returns for a request.
-
-    It is read before anything else is awaited."""
+    """Makes plans; `state_of` returns a request's state, to be read before an await."""
 
     def __init__(
         self, state_of: Callable[[web.Request], Awaitable[State]], *, measures: Measures

@@ -105,9 +105,7 @@ def parsed(kind: type[Q], given: Mapping[str, str]) -> Q:
 
 
 def wait_of(given: Mapping[str, str]) -> WaitQuery:
-    """Parse the parameters that every request may have; ignore all others.
-
-    Raises RequestRefused."""
+    """Parse only the parameters that every request may have. Raises RequestRefused."""
     waits = _declared(WaitQuery)
     return parsed(WaitQuery, {name: given[name] for name in given if name in waits})
 

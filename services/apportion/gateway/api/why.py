@@ -135,9 +135,7 @@ class PastWhy:
 
 
 async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
-    """Return the evictions that concern the explained pod, up to a revision.
-
-    Raises LedgerError, ArchiveError."""
+    """Return the pod's evictions up to a revision. Raises LedgerError, ArchiveError."""
     name = f"{why.namespace}/{why.name}"
     uids = past.index.pods_named(name, upto=upto, limit=PREDECESSORS_MAX)
     behind = uids.index(why.uid) + 1 if why.uid in uids else 0
@@ -159,9 +157,7 @@ async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
 
 
 async def breaches_of(past: Past, why: Why, upto: int) -> tuple[Breach, ...]:
-    """Return the breaches of the pod's shares since its placement, newest first.
-
-    Raises LedgerError, ArchiveError."""
+    """Return the newest breaches since placement. Raises LedgerError, ArchiveError."""
     if why.placed is None:
         return ()
     found: dict[tuple[str, str, str], Breach] = {}

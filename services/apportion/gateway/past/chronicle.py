@@ -95,9 +95,7 @@ class ArchiveFile:
         self.places: list[tuple[int, Place]] = []
 
     async def read(self, deliver: Deliver, *, after: int, upto: int) -> None:
-        """Deliver the archive's records after `after` up to `upto`, in slices.
-
-        Raises ArchiveError, OSError."""
+        """Deliver records after `after` up to `upto`. Raises ArchiveError, OSError."""
         known = bisect.bisect_right(self.places, after, key=lambda place: place[0])
         reader = ArchiveReader(self.path, self.places[known - 1][1] if known else None)
         noted = self.places[-1][0] if self.places else self.first - 1
@@ -114,9 +112,7 @@ class ArchiveFile:
 
 
 def open_archives(folder: Path | None, created: str) -> list[ArchiveFile]:
-    """Return the archives of the stream that was created at `created`, oldest first.
-
-    Files that cannot be used are logged and skipped."""
+    """Return the usable archives of the stream created at `created`, oldest first."""
     found: list[ArchiveFile] = []
     paths = sorted(folder.iterdir())[:ARCHIVES_MAX] if folder is not None else []
     for path in paths:
@@ -149,9 +145,7 @@ class Chronicle:
         return first, state.last_seq
 
     async def read(self, deliver: Deliver, *, after: int, upto: int) -> None:
-        """Deliver the records after `after` up to `upto`.
-
-        Raises LedgerError, ArchiveError."""
+        """Deliver records after `after` up to `upto`. Raises LedgerError, ArchiveError."""
         if after >= upto:
             return
         begins = await self._ledger.first_revision()

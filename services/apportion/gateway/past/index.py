@@ -208,9 +208,7 @@ class Index:
         return self._column(_PODS_NAMED, full_name, POD, upto, limit)
 
     def full_names(self, name: str, *, upto: int, limit: int) -> list[str]:
-        """Return `namespace/name` of all pods of this name up to a revision, sorted.
-
-        This scans all names: about 50 ms for a million pods."""
+        """Return `namespace/name` of all pods of this name: 50 ms for a million pods."""
         self._flush()
         return self._column(_FULL_NAMES, name, upto, limit)
 
@@ -262,9 +260,7 @@ class Index:
         return _mark(*row) if row else None
 
     def failures_under(self, uids: Sequence[str], *, after: int, upto: int) -> list[int]:
-        """Return revisions of failures and recoveries that affected these pods.
-
-        That is of a device while one of the pods held it, or of the node that it was on."""
+        """Return revisions of failures and recoveries of these pods' devices and nodes."""
         self._flush()
         return self._column(
             "SELECT DISTINCT m.revision FROM things p JOIN holds h ON h.pod = p.id "
@@ -293,9 +289,7 @@ class Index:
     def changed_by(
         self, kind: int, keys: Iterable[str], *, after: int, upto: int, oldest: bool = False
     ) -> dict[tuple[str, str], int]:
-        """Return the newest event that changed each thing, by key and what it changed.
-
-        With `oldest`, the oldest. Only events after `after` up to `upto` count."""
+        """Return the newest (or `oldest`) event that changed each aspect of these things."""
         self._flush()
         ids = {found: key for key in keys if (found := self._find(kind, key)) is not None}
         rows = self._db.execute(
@@ -309,9 +303,7 @@ class Index:
     def holds(
         self, kind: int, key: str, *, since: int, upto: int, skip: int, limit: int
     ) -> list[WhoRow]:
-        """Return shares on a node or device that were held at any time in this span.
-
-        Releases after `upto` are ignored, as they were not known then."""
+        """Return shares that were held in this span; releases after `upto` are ignored."""
         thing = self._find(kind, key) or 0
         given = {"thing": thing, "since": since, "upto": upto, "skip": skip, "limit": limit}
         found = []

@@ -213,7 +213,6 @@ class Indexer(StateFold):
 
 
 def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]:
-    """Yield the things, as kind and key, that the event is about."""
     uid = getattr(data, "uid", "") or getattr(data, "pod", "")
     if uid:
         yield POD, uid

@@ -60,9 +60,7 @@ class Past:
         await self.reader.run()
 
     async def caught_up(self) -> int:
-        """Return the newest revision of the ledger once the index has read it.
-
-        Raises LedgerUnavailable if that takes too long or cannot happen."""
+        """Return the newest revision once it is indexed. Raises LedgerUnavailable."""
         last = await self._looks.last_revision()
         try:
             async with asyncio.timeout(READ_S):
@@ -83,9 +81,7 @@ async def open_past(
     archives: Path | None,
     metrics: Metrics,
 ) -> Past:
-    """Open the past of this ledger; `looks` is a connection for requests alone.
-
-    Raises LedgerError, OSError."""
+    """Open the past of this ledger; requests use `looks`. Raises LedgerError, OSError."""
     info = await stream.check(looks.wire)
     snapshots = Snapshots(looks.wire)
     index, checkpoints = open_index(kept, info.created)
