@@ -79,22 +79,22 @@ class Answering:
             self._count("unreadable")
             self._service.log.warning("a question cannot be read", error=str(error))
             return
-        try:
-            async with self._together:
-                now_s = self._service.clock.now().timestamp()
+        async with self._together:
+            now_s = self._service.clock.now().timestamp()
+            try:
                 user = await self._user(request, now_s)
-        except Limited:  # no answer, so that an honest client retries: a refusal would end it
-            self._count("limited")
-            self._service.log.debug("not reviewed", host=request.host)
-            return
-        except (NoToken, InvalidIdentity) as error:
-            answer = self._refused(request, "refused", str(error), now_s)
-        except (KubeRefused, KubeUnavailable, msgspec.MsgspecError) as error:
-            reason = f"no word of the API server: {error}"
-            answer = self._refused(request, "no review", reason, now_s)
-        else:
-            self._count("taken")
-            answer = signed(answer_claims(request, user=user), self._key, now_s=int(now_s))
+            except Limited:  # no answer, so that an honest client retries: a refusal would end it
+                self._count("limited")
+                self._service.log.debug("not reviewed", host=request.host)
+                return
+            except (NoToken, InvalidIdentity) as error:
+                answer = self._refused(request, "refused", str(error), now_s)
+            except (KubeRefused, KubeUnavailable, msgspec.MsgspecError) as error:
+                reason = f"no word of the API server: {error}"
+                answer = self._refused(request, "no review", reason, now_s)
+            else:
+                self._count("taken")
+                answer = signed(answer_claims(request, user=user), self._key, now_s=int(now_s))
         try:
             await self._wire.publish(message.reply, answer.encode(), headers={})
         except LedgerUnavailable as error:

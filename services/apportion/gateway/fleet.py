@@ -143,7 +143,7 @@ class FleetSums:
         self._waiting = {uid: pod for uid, pod in state.pods.items() if pod.phase is PENDING}
 
     def observe(self, change: Change) -> None:
-        """Update the pending pods."""
+        """Note which pods are pending after this change."""
         pod = change.pod
         if pod is None:
             return
@@ -153,7 +153,7 @@ class FleetSums:
             self._waiting.pop(pod.uid, None)
 
     def expose(self, metrics: Metrics) -> None:
-        """Register the metrics."""
+        """Register the fleet metrics with those of the process."""
         metrics.looked_up(FAMILIES, self.samples)
 
     def samples(self) -> Iterator[Sample]:

@@ -59,7 +59,7 @@ _decode = from_outside(msgspec.json.Decoder(_PodGroup).decode)
 
 
 class Gangs:
-    """Admits gangs that wait."""
+    """Admits gangs whose PodGroup waits, through one API server."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
@@ -88,7 +88,7 @@ class Gangs:
         self._news.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Admit gangs until cancelled."""
+        """Admit waiting gangs of open queues until cancelled."""
         await reader.caught_up()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look())

@@ -104,7 +104,7 @@ def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractR
 
 @contextlib.contextmanager
 def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
-    """Use one of the concurrent places for `what`. Raises RequestRefused if all are used."""
+    """Use one of the concurrent places for `what`. Raises RequestRefused if full."""
     client = request.get(CLIENT, "")
     try:
         places.enter(client)

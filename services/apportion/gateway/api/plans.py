@@ -143,8 +143,8 @@ async def _read(request: web.Request) -> PlanRequest:
         ) from None
     for field, listed in (("lose", wanted.lose), ("drain", wanted.drain), ("add", wanted.add)):
         if len(listed) > LISTED_MAX:
-            error = f"{field} has {len(listed)} entries"
-            raise RequestRefused(400, error, field=field, fix=f"at most {LISTED_MAX}")
+            problem = f"{field} has {len(listed)} entries"
+            raise RequestRefused(400, problem, field=field, fix=f"at most {LISTED_MAX}")
     return wanted
 
 

@@ -51,7 +51,7 @@ class PastView:
 
 
 class PastWhy:
-    """Explanations from one ledger."""
+    """Explanations of pods, from one ledger's index and past states."""
 
     def __init__(self, past: Past, history: History) -> None:
         self._past = past

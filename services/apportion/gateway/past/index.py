@@ -154,7 +154,7 @@ class Index:
         self._db.close()
 
     def name_pod(self, uid: str, full_name: str) -> None:
-        """Store a pod's name."""
+        """Store the name of the pod with this uid."""
         self._db.execute(
             "UPDATE things SET name = ? WHERE id = ?", (full_name, self._thing(POD, uid))
         )

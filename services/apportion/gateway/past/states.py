@@ -121,6 +121,7 @@ class Checkpoints:
 KEPT = 3
 # Nodes, devices and pods of all cached states, at some 3 KB each; one state may exceed it.
 KEPT_ITEMS = 100_000
+AT_ONCE = 1  # concurrent folds would only take longer and more memory
 FAR_EVENTS = 20_000  # with more events to fold, it pays to look for snapshots
 
 
@@ -153,7 +154,7 @@ class PastStates:
         self._kept_max = kept
         self._items_max = kept_items
         self._kept: OrderedDict[int, State] = OrderedDict()
-        self._turn = asyncio.Lock()  # concurrent folds would only take longer and more memory
+        self._turn = asyncio.Semaphore(AT_ONCE)
 
     @property
     def kept(self) -> tuple[int, ...]:
