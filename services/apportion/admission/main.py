@@ -37,21 +37,14 @@ def checked(given: dict[str, Any]) -> tuple[Address, ServedFiles]:
     """Return the address and the TLS files. Raises ConfigError if options conflict."""
     files = served_files(given["tls_cert"], given["tls_key"], given["tls_client_ca"])
     if files is None:
-        raise ConfigError(
-            CERTIFICATE,
-            "not given",
-            f"give it and {KEY}: API servers call a webhook over HTTPS only",
-        )
-    if len(given["schedulers"]) > SCHEDULERS_MAX:
-        raise ConfigError(
-            "--scheduler-name", len(given["schedulers"]), f"name at most {SCHEDULERS_MAX}"
-        )
-    if given["scheduler"] not in given["schedulers"]:
-        raise ConfigError(
-            "--fill-in",
-            given["scheduler"],
-            f"name one of --scheduler-name, whose pods are taken: {', '.join(given['schedulers'])}",
-        )
+        fix = f"give it and {KEY}: API servers call a webhook over HTTPS only"
+        raise ConfigError(CERTIFICATE, "not given", fix)
+    names = given["schedulers"]
+    if len(names) > SCHEDULERS_MAX:
+        raise ConfigError("--scheduler-name", len(names), f"name at most {SCHEDULERS_MAX}")
+    if given["scheduler"] not in names:
+        fix = f"name one of --scheduler-name, whose pods are taken: {', '.join(names)}"
+        raise ConfigError("--fill-in", given["scheduler"], fix)
     return parse_address("--listen", given["listen"]), files
 
 

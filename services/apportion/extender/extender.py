@@ -138,12 +138,9 @@ class Extender:
         (draft,) = read_document(document, manifest_config(configuration)).pods
         names = scheduler_names(configuration)
         if draft.shape.asks and names.chooser(draft.scheduler_name) is not Chooser.EXTENDED:
-            raise ManifestError(
-                "spec.schedulerName",
-                draft.scheduler_name,
-                "is no kube-scheduler that Apportion has been told to extend",
-                "add it to extendedSchedulerNames, and `apportion config apply`",
-            )
+            what = "is no kube-scheduler that Apportion has been told to extend"
+            fix = "add it to extendedSchedulerNames, and `apportion config apply`"
+            raise ManifestError("spec.schedulerName", draft.scheduler_name, what, fix)
         return draft
 
     def prioritized(self, args: FilterArgs) -> bytes:

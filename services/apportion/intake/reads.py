@@ -58,7 +58,7 @@ TOGETHER_MAX: Final = 64
 WAITING_MAX: Final = 16_384
 WAITING_EACH: Final = 4
 PART_BYTES_MAX: Final = 760_000  # in base64 this fits in one NATS message
-# Wait 160 s for the server's new permissions, then reconnect.
+# Wait about two minutes for the server's new permissions, then reconnect.
 LISTEN_AGAIN_S: Final = 10.0
 LISTEN_TRIES: Final = 16
 LOOK_S: Final = 5.0

@@ -324,14 +324,10 @@ class Telling:
     async def _send(
         self, method: str, path: str, body: bytes | None = None, *, tries: int = TRIES
     ) -> Answer | None:
+        kind = MERGE_PATCH if method == "PATCH" else "application/json"
         for _ in range(tries):
             try:
-                answer = await self._api.request(
-                    method,
-                    path,
-                    body=body,
-                    content_type=MERGE_PATCH if method == "PATCH" else "application/json",
-                )
+                answer = await self._api.request(method, path, body=body, content_type=kind)
             except KubeUnavailable:
                 await self._clock.pause(PAUSE_S)
                 continue
@@ -362,23 +358,15 @@ class Telling:
         return pod.phase is Phase.PENDING
 
     def _event(self, tale: Tale) -> bytes:
-        now = self._ago(0)
+        now, namespace = self._ago(0), {"namespace": tale.namespace}
+        annotations = {REVISION: str(tale.revision)}
+        pod = {"apiVersion": "v1", "kind": "Pod", "name": tale.name, "uid": tale.uid}
         return _encode(
             {
                 "apiVersion": "v1",
                 "kind": "Event",
-                "metadata": {
-                    "name": _event_name(tale),
-                    "namespace": tale.namespace,
-                    "annotations": {REVISION: str(tale.revision)},
-                },
-                "involvedObject": {
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "namespace": tale.namespace,
-                    "name": tale.name,
-                    "uid": tale.uid,
-                },
+                "metadata": {"name": _event_name(tale), "annotations": annotations, **namespace},
+                "involvedObject": pod | namespace,
                 "type": tale.kind,
                 "reason": tale.reason,
                 "message": tale.message,

@@ -212,12 +212,8 @@ class KubernetesTarget:
         path = pod_path(evicted.namespace, evicted.name)
         try:
             # Controllers do not count the end of a pod with this condition as a failure.
-            condition = {
-                "type": "DisruptionTarget",
-                "status": "True",
-                "reason": "PreemptionByScheduler",
-                "message": words.eviction(evicted),
-            }
+            condition = {"type": "DisruptionTarget", "status": "True"}
+            condition |= {"reason": "PreemptionByScheduler", "message": words.eviction(evicted)}
             status = {"conditions": [condition]}
             await self._patch_status(evicted.namespace, evicted.name, evicted.pod, status)
             body = _encode(
@@ -259,12 +255,9 @@ class KubernetesTarget:
             _log.info("pod %s/%s: its status is left: %s", namespace, name, answer.refusal())
 
     async def _patch(self, namespace: str, name: str, document: Mapping[str, object]) -> Answer:
+        path, body = f"{pod_path(namespace, name)}/status", _encode(document)
         return await self._api.request(
-            "PATCH",
-            f"{pod_path(namespace, name)}/status",
-            body=_encode(document),
-            content_type=MERGE_PATCH,
-            timeout_s=TRY_TIMEOUT_S,
+            "PATCH", path, body=body, content_type=MERGE_PATCH, timeout_s=TRY_TIMEOUT_S
         )
 
     async def _gone(self, placed: PodPlaced) -> Outcome:
@@ -281,14 +274,12 @@ class KubernetesTarget:
         return outcome
 
     async def _try(self, placed: PodPlaced, binding: bytes) -> Outcome | _Unclear:
+        path = f"{pod_path(placed.namespace, placed.name)}/binding"
         async with self._pace.turn():
             began_s = self._clock.monotonic()
             try:
                 answer = await self._api.request(
-                    "POST",
-                    f"{pod_path(placed.namespace, placed.name)}/binding",
-                    body=binding,
-                    timeout_s=TRY_TIMEOUT_S,
+                    "POST", path, body=binding, timeout_s=TRY_TIMEOUT_S
                 )
             except KubeUnavailable:
                 self._pace.refused()
@@ -312,20 +303,11 @@ class KubernetesTarget:
         )
 
     def _binding(self, pod: PodState, placed: PodPlaced, node: NodeState) -> bytes:
-        annotations = self._annotations(pod, placed, node)
-        return _encode(
-            {
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {
-                    "name": placed.name,
-                    "namespace": placed.namespace,
-                    "uid": placed.pod,
-                    "annotations": annotations,
-                },
-                "target": {"apiVersion": "v1", "kind": "Node", "name": placed.node},
-            }
-        )
+        metadata = {"name": placed.name, "namespace": placed.namespace, "uid": placed.pod}
+        annotations = {"annotations": self._annotations(pod, placed, node)}
+        target = {"apiVersion": "v1", "kind": "Node", "name": placed.node}
+        kind = {"apiVersion": "v1", "kind": "Binding"}
+        return _encode({**kind, "metadata": {**metadata, **annotations}, "target": target})
 
     async def _refused(self, placed: PodPlaced, answer: Answer) -> Outcome | _Unclear:
         refusal = answer.refusal()

@@ -57,10 +57,8 @@ class Acts:
         kind, _, rest = request.path.removeprefix(f"{PREFIX}/").partition("/")
         name, _, verb = rest.rpartition("/")
         if self._gate is None:
-            raise RequestRefused(
-                403, "who asks is not known, and so may not act",
-                fix=f"give the gateway a login, or use `apportion {verb}`",
-            )  # fmt: skip
+            fix = f"give the gateway a login, or use `apportion {verb}`"
+            raise RequestRefused(403, "who asks is not known, and so may not act", fix=fix)
         person = request[PERSON]
         try:
             await self._gate.require(person, Wish(verb, kind, name=name))
@@ -95,10 +93,8 @@ class Acts:
         state, by = self._state(), person.name[:NAME_MAX]
         known = name in (state.nodes if kind == "nodes" else state.node_of_device)
         if not known:
-            raise RequestRefused(
-                404, f"no {kind.removesuffix('s')} {name} at revision {state.revision}",
-                field="name", fix=f"{PREFIX}/{kind} lists them",
-            )  # fmt: skip
+            error = f"no {kind.removesuffix('s')} {name} at revision {state.revision}"
+            raise RequestRefused(404, error, field="name", fix=f"{PREFIX}/{kind} lists them")
         if verb == "cordon":
             if kind == "nodes":
                 return NodeCordoned(node=name, by=by, reason=asked.reason)
@@ -109,10 +105,9 @@ class Acts:
         of = asked.of or by
         if of not in {each.by for each in cordons}:
             others = "; ".join(f"{each.reason} ({each.by})" for each in cordons) or "nobody has one"
-            raise RequestRefused(
-                404, f"{of} has no reason against {name}: {others}", field="of",
-                fix="name whose reason is to be lifted",
-            )  # fmt: skip
+            error = f"{of} has no reason against {name}: {others}"
+            fix = "name whose reason is to be lifted"
+            raise RequestRefused(404, error, field="of", fix=fix)
         if kind == "nodes":
             return NodeCordonLifted(node=name, of=of, by=by, reason=asked.reason)
         return DeviceCordonLifted(device=name, of=of, by=by, reason=asked.reason)
@@ -127,9 +122,8 @@ async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:
             400, f"the body is no reason: {error}", field="body", fix='send {"reason": "…"}'
         ) from None
     if needed and not asked.reason.strip():
-        raise RequestRefused(
-            400, "reason is missing", field="reason", fix="say why, whoever asks later will ask"
-        )
+        fix = "say why, whoever asks later will ask"
+        raise RequestRefused(400, "reason is missing", field="reason", fix=fix)
     return asked
 
 

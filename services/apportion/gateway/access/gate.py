@@ -172,10 +172,8 @@ class Gate:
             said = (
                 "this token is nobody's here, or it has ended" if token else "who asks is not known"
             )
-            raise RequestRefused(
-                401, said, field="Authorization",
-                fix="send Authorization: Bearer TOKEN; for verbs, --token FILE or APPORTION_TOKEN",
-            )  # fmt: skip
+            fix = "send Authorization: Bearer TOKEN; for verbs, --token FILE or APPORTION_TOKEN"
+            raise RequestRefused(401, said, field="Authorization", fix=fix)
         return person
 
     async def _guarded(self, request: web.Request, handle: Handle) -> web.StreamResponse:
@@ -281,10 +279,8 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
             else "behind a proxy, tell the gateway where browsers reach it: --public-url",
         )  # fmt: skip
     if request.can_read_body and request.content_type != JSON:
-        raise RequestRefused(
-            415, f"the body is {request.content_type[:80]}", field="Content-Type",
-            fix="send application/json",
-        )  # fmt: skip
+        error = f"the body is {request.content_type[:80]}"
+        raise RequestRefused(415, error, field="Content-Type", fix="send application/json")
 
 
 def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Request:
@@ -311,12 +307,10 @@ def forbidden(person: Person, wish: Wish) -> RequestRefused:
     """Return the refusal of `wish`, with the missing permission."""
     of = f" {wish.name}" if wish.name else ""
     where = f" in namespace {wish.namespace}" if wish.namespace else ""
-    return RequestRefused(
-        403,
-        f"{person.name} may not {wish.verb} {wish.resource}{of}{where}",
-        fix=f"ask whoever gives rights for `{wish.verb}` of `{wish.resource}.apportion.dev`{where},"
-        " or gives out tokens (`apportion token --help`)",
-    )
+    right = f"`{wish.verb}` of `{wish.resource}.apportion.dev`{where}"
+    error = f"{person.name} may not {wish.verb} {wish.resource}{of}{where}"
+    fix = f"ask whoever gives rights for {right}, or gives out tokens (`apportion token --help`)"
+    return RequestRefused(403, error, fix=fix)
 
 
 def token_of(request: web.BaseRequest) -> str:

@@ -110,9 +110,6 @@ def login_choice(
     if choice.tokens is not None:
         read_rows(choice.tokens)  # report errors before the start
     if not choice.wanted and not choice.public and not is_own_machine(listen.host):
-        raise ConfigError(
-            "--listen", str(listen),
-            f"others reach this: give a login ({LOGINS}), listen on 127.0.0.1, or say --open if "
-            "something else keeps them out",
-        )  # fmt: skip
+        fix = f"others reach this: give a login ({LOGINS}), listen on 127.0.0.1, or say --open if "
+        raise ConfigError("--listen", str(listen), f"{fix}something else keeps them out")
     return choice

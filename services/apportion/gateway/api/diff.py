@@ -95,10 +95,8 @@ class Diff:
         last = newest if query.end is None else await self._moments.revision("to", query.end)
         if first > last:
             begin, end = asked_for(query.begin, first), asked_for(query.end or "", last)
-            raise RequestRefused(
-                400, field="from", rest=f" is {begin}, which is behind to, {end}",
-                fix="name the earlier moment first",
-            )  # fmt: skip
+            rest, fix = f" is {begin}, which is behind to, {end}", "name the earlier moment first"
+            raise RequestRefused(400, field="from", rest=rest, fix=fix)
         index, part = self._past.index, None  # compare everything
         if last - first <= SHORT_EVENTS and first >= index.begins:
             found = index.changed(after=first, upto=last)

@@ -195,10 +195,9 @@ class History:
     async def who(self, query: WhoQuery, _names: Mapping[str, str]) -> WhoPage:
         """Return the shares held at, or since, `at`. Raises RequestRefused, LedgerError."""
         if (query.node is None) == (query.device is None):
-            raise RequestRefused(
-                400, "node or device is missing, or both are there", field="device",
-                fix="name one of them: ?node=NODE or ?device=ID",
-            )  # fmt: skip
+            error = "node or device is missing, or both are there"
+            fix = "name one of them: ?node=NODE or ?device=ID"
+            raise RequestRefused(400, error, field="device", fix=fix)
         upto = await self.upto(query)
         since = upto if query.since is None else await self._moments.since("since", query.since)
         if since > upto:

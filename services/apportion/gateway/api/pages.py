@@ -98,11 +98,9 @@ def _rejected(state: State, query: PodsQuery, after: str, limit: int) -> PodPage
         if uid > after and query.namespace in {"", pod.namespace}
     )
     chosen, more = _cut(heapq.nsmallest(limit + 1, uids), limit)
-    return PodPage(
-        revision=state.revision,
-        items=tuple(rejected_answer(state.rejected[uid]) for uid in chosen),
-        next=_REJECTED + (chosen[-1] if chosen else "") if more else "",
-    )
+    items = tuple(rejected_answer(state.rejected[uid]) for uid in chosen)
+    behind = _REJECTED + (chosen[-1] if chosen else "") if more else ""
+    return PodPage(revision=state.revision, items=items, next=behind)
 
 
 def placements(state: State, query: PodsQuery) -> PlacementPage:
@@ -111,11 +109,9 @@ def placements(state: State, query: PodsQuery) -> PlacementPage:
     placed = (pod for pod in _pods(state, query) if pod.placement and pod.placed_revision > after)
     first = heapq.nsmallest(query.limit + 1, placed, key=lambda pod: pod.placed_revision)
     chosen, more = _cut(first, query.limit)
-    return PlacementPage(
-        revision=state.revision,
-        items=tuple(placement_answer(pod) for pod in chosen),
-        next=str(chosen[-1].placed_revision) if more else "",
-    )
+    items = tuple(placement_answer(pod) for pod in chosen)
+    behind = str(chosen[-1].placed_revision) if more else ""
+    return PlacementPage(revision=state.revision, items=items, next=behind)
 
 
 def nodes(state: State, query: PageQuery) -> NodePage:

@@ -110,15 +110,8 @@ class PastWhy:
                 continue
             [record] = await self._past.chronicle.records([mark.revision])
             data = decode(record.payload, subject=record.subject).data
-            why_so = data.reason if isinstance(data, DeviceHealthChanged) else ""
-            failed.append(
-                FailedDevice(
-                    device=device,
-                    reason=why_so or "no reason given",
-                    revision=mark.revision,
-                    time=mark.time,
-                )
-            )
+            why_so = (isinstance(data, DeviceHealthChanged) and data.reason) or "no reason given"
+            failed.append(FailedDevice(device, why_so, mark.revision, mark.time))
         return why_ended(before, step, reason, tuple(failed))
 
     async def _end(self, uid: str, upto: int) -> tuple[Step, str] | None:

@@ -73,11 +73,6 @@ def binned(
         here = found[place]
         first = here.first if here else cell.first
         found[place] = Cell(first, cell.last, cell.from_ns, cell.to_ns, counts[place])
-    return [
-        (
-            min(from_ns + place * width, to_ns),
-            min(from_ns + (place + 1) * width, to_ns + 1) - 1,
-            cell,
-        )
-        for place, cell in enumerate(found)
-    ]
+    edges = [min(from_ns + place * width, to_ns + 1) for place in range(number + 1)]
+    bins = zip(edges, edges[1:], found, strict=False)
+    return [(min(begins, to_ns), ends - 1, cell) for begins, ends, cell in bins]

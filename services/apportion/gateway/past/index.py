@@ -172,13 +172,11 @@ class Index:
     def hold(self, uid: str, node: str, decision: int, time: str, shares: Iterable[Piece]) -> None:
         """Note that the pod has these shares from this decision on."""
         pod, on = self._thing(POD, uid), self._thing(NODE, node)
-        self._db.executemany(
-            "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, '')",
-            [
-                (pod, on, self._thing(DEVICE, device), container, memory_mib, cores, decision, time)
-                for device, container, memory_mib, cores in shares
-            ],
-        )
+        rows = [
+            (pod, on, self._thing(DEVICE, device), container, memory_mib, cores, decision, time)
+            for device, container, memory_mib, cores in shares
+        ]
+        self._db.executemany("INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, '')", rows)
 
     def release(self, uid: str, revision: int, time: str) -> None:
         """Note that the pod has released all its shares."""
