@@ -146,13 +146,9 @@ class Reviews:
                 verdict = self._judge(asked)
                 slips = self._slips(asked, verdict)
         self._reviews.labels("rejected" if isinstance(verdict, Rejected) else verdict.why).inc()
-        return _encode(
-            {
-                "apiVersion": review.api_version,
-                "kind": "AdmissionReview",
-                "response": {"uid": request.uid} | _response(verdict) | slips,
-            }
-        )
+        response = {"uid": request.uid} | _response(verdict) | slips
+        kind = {"apiVersion": review.api_version, "kind": "AdmissionReview"}
+        return _encode({**kind, "response": response})
 
     def _judge(self, asked: Asked) -> Admitted | Rejected:
         configuration = self._configuration()

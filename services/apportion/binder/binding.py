@@ -187,9 +187,7 @@ class Binding:
             _log.info("revision %d not acknowledged: %s", delivery.record.revision, error)
 
     async def settle(self, delivery: Delivery) -> None:
-        """Handle a delivery that the fold has passed.
-
-        Raises LedgerError; the delivery is then not acknowledged and comes again."""
+        """Handle a delivery that the fold has passed. Raises LedgerError to get it again."""
         record = delivery.record
         try:
             placed = self._state.rules.read(record.revision, record.subject, record.payload).data

@@ -148,12 +148,9 @@ class Tokens:
         return bucket
 
     async def _reviewed(self, token: str, ends_s: float) -> Reviewed:
-        asked = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token, "audiences": [self._audience]},
-        }
-        answer = await self._api.change("POST", REVIEWS, asked, timeout_s=TIMEOUT_S)
+        spec = {"token": token, "audiences": [self._audience]}
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        answer = await self._api.change("POST", REVIEWS, review, timeout_s=TIMEOUT_S)
         status = msgspec.json.decode(answer, type=_Review).status
         if not status.authenticated:
             why = status.error.replace(token, "...")[:300] or "it does not say why"

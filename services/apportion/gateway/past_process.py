@@ -49,10 +49,7 @@ Answering = Callable[[Any, Mapping[str, str]], Awaitable[msgspec.Struct]]
 
 
 class PastApi:
-    """Answers about the past of one ledger; `now` returns the current time.
-
-    Invariants: an answer has the revision of the requested point in time; pages, and what is
-    read for them, are bounded."""
+    """Answers about the past of one ledger; `now` returns the current time."""
 
     def __init__(self, past: Past, *, measures: Measures, now: Callable[[], datetime]) -> None:
         self._past = past
@@ -146,9 +143,7 @@ class Records(Protocol):
 
 
 class Pieces:
-    """Cached complete pieces of the ledger, for clients that read it from far back.
-
-    Invariants: one read of the ledger at a time; the cache is bounded in bytes."""
+    """Cached pieces of the ledger: one read of it at a time, bounded in bytes."""
 
     def __init__(self, records: Records, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._records = records

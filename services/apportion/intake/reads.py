@@ -107,14 +107,10 @@ class Showing:
                 await leave()
 
     async def _listen(self) -> Callable[[], Awaitable[None]]:
-        """Subscribe to agents' requests and return the function that unsubscribes.
-
-        Raises LedgerUnavailable if an earlier build's permissions forbid it until a new
-        connection."""
         for _ in range(LISTEN_TRIES):
             try:
                 return await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
-            except NotPermitted as error:
+            except NotPermitted as error:  # an earlier build's rights, until a new connection
                 _log.warning("agents cannot read through this intake yet", error=str(error))
             await self._clock.pause(LISTEN_AGAIN_S)
         raise LedgerUnavailable("the server does not let this intake listen to agents that read")

@@ -342,10 +342,7 @@ class Taking:
         free: Callable[[int], float] = lambda _bytes: 1.0,
         spend: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
-        """Use `free` and `spend` to keep room in the ledger.
-
-        `free` returns the fraction that stays free after that many more bytes; `spend` records
-        bytes."""
+        """`free` returns the fraction that stays free after that many bytes are spent."""
         self._state = state
         self._free = free
         self._spend = spend
@@ -541,7 +538,6 @@ class Taking:
 # twice the report of a node with 64 devices, each linked to all others
 BYTES_MAX: Final = 512 << 10
 AHEAD_MAX: Final = timedelta(days=1)  # an agent's clock may be wrong, but not by a year
-
 
 _CAUSES: Final[dict[type[EventError], Cause]] = {
     UnknownEvent: "unknown-format",

@@ -296,11 +296,8 @@ class ClaimBinding:
             document = await _write_status(self._api, path, document, None, [])
         if FINALIZER not in document["metadata"].get("finalizers", ()):
             finalizers = [*document["metadata"].get("finalizers", ()), FINALIZER]
-            document = await _put(
-                self._api,
-                path,
-                document | {"metadata": document["metadata"] | {"finalizers": finalizers}},
-            )
+            changed = document["metadata"] | {"finalizers": finalizers}
+            document = await _put(self._api, path, document | {"metadata": changed})
         consumer = {"resource": "pods", "name": placed.name, "uid": placed.pod}
         await _write_status(self._api, path, document, wanted, [consumer])
         return container

@@ -27,7 +27,6 @@ from apportion_schemas.quantities import NAME_MAX, Payload
 _decode_cordon = from_outside(msgspec.json.Decoder(CordonRequest).decode)
 _audit = get_logger("audit")
 
-
 ACTS = tuple(
     Endpoint(
         path=f"{kind}/{{name}}/{verb}", name=verb, method="POST", query=Query, body=CordonRequest,
@@ -66,13 +65,11 @@ class Acts:
             data, basis = self._event(kind, name, verb, person, asked), self._state().revision
             event = type(data).__name__
             try:
-                appended = await self._publisher.publish(
-                    data, event_id=f"{event}/{uuid4()}", basis=basis
-                )
+                event_id = f"{event}/{uuid4()}"
+                appended = await self._publisher.publish(data, event_id=event_id, basis=basis)
             except LedgerError as error:
-                raise RequestRefused(
-                    503, f"not appended: {error}", fix="ask again in a moment"
-                ) from None
+                why = f"not appended: {error}"
+                raise RequestRefused(503, why, fix="ask again in a moment") from None
         except RequestRefused as refused:
             said = refused.answer.error
             _audit.warning("refused", person=person.name, act=verb, target=name, error=said)
@@ -118,9 +115,8 @@ async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:
     try:
         asked = _decode_cordon(body or b"{}")
     except msgspec.DecodeError as error:
-        raise RequestRefused(
-            400, f"the body is no reason: {error}", field="body", fix='send {"reason": "…"}'
-        ) from None
+        why, fix = f"the body is no reason: {error}", 'send {"reason": "…"}'
+        raise RequestRefused(400, why, field="body", fix=fix) from None
     if needed and not asked.reason.strip():
         fix = "say why, whoever asks later will ask"
         raise RequestRefused(400, "reason is missing", field="reason", fix=fix)
@@ -129,7 +125,6 @@ async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:
 
 TOKEN_CHARS_MAX = 3_800  # browsers accept cookies of 4,096 bytes
 _decode_login = from_outside(msgspec.json.Decoder(LoginRequest).decode)
-
 
 ME = Endpoint(
     path="me", name="me", answer=MeAnswer, query=Query, audience=Audience.KNOWN,
@@ -147,9 +142,7 @@ ENDPOINTS = (*ACTS, ME, LOGIN, LOGOUT)
 
 
 class Sessions:
-    """The console's login: puts a token into a cookie that scripts cannot read.
-
-    `gate` is None without a login. Only the browser keeps the token; several gateways may run."""
+    """The console's login: puts a token into a cookie that scripts cannot read."""
 
     def __init__(self, gate: Gate | None) -> None:
         self._gate = gate
@@ -171,9 +164,8 @@ class Sessions:
         try:
             token = _decode_login(await request.read()).token.strip()
         except msgspec.DecodeError as error:
-            raise RequestRefused(
-                400, f"the body is no login: {error}", field="body", fix='send {"token": "…"}'
-            ) from None
+            why, fix = f"the body is no login: {error}", 'send {"token": "…"}'
+            raise RequestRefused(400, why, field="body", fix=fix) from None
         if len(token) > TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
             raise RequestRefused(400, "this cannot be a token", field="token")
         try:

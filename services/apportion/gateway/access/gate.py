@@ -297,10 +297,8 @@ def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Reques
 
 
 def _nobody_says(error: LoginUnavailable) -> RequestRefused:
-    return RequestRefused(
-        503, f"nobody can say who you are, or what you may: {error}",
-        fix="ask again in a moment", retry_after_s=1,
-    )  # fmt: skip
+    why = f"nobody can say who you are, or what you may: {error}"
+    return RequestRefused(503, why, fix="ask again in a moment", retry_after_s=1)
 
 
 def forbidden(person: Person, wish: Wish) -> RequestRefused:

@@ -79,13 +79,8 @@ class KubeLogin:
         """Return True if the cluster's RBAC allows it. Raises LoginUnavailable."""
         attributes = {"group": GROUP, "verb": wish.verb, "resource": wish.resource}
         attributes |= {"namespace": wish.namespace, "name": wish.name}
-        spec = {
-            "user": person.name,
-            "uid": person.uid,
-            "groups": person.groups,
-            "extra": person.extra,
-            "resourceAttributes": attributes,
-        }
+        who = {"user": person.name, "uid": person.uid, "groups": person.groups}
+        spec = {**who, "extra": person.extra, "resourceAttributes": attributes}
         kind = "SubjectAccessReview"
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
         status = _access_review(await self._post(ACCESS, review)).status

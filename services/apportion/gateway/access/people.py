@@ -209,7 +209,6 @@ def read_rows(path: Path) -> dict[str, Row]:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{twice[0]} is there twice")
     except (OSError, ValueError, msgspec.ValidationError) as error:
-        raise ConfigError(
-            "--tokens", str(path), f"cannot be used ({error}); `apportion token NAME` makes one"
-        ) from None
+        fix = f"cannot be used ({error}); `apportion token NAME` makes one"
+        raise ConfigError("--tokens", str(path), fix) from None
     return {row.sha256: row for row in rows}

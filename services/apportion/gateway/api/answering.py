@@ -126,10 +126,8 @@ async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterato
         await turns.enter(client)
     except TooMany as many:
         whose = f", all of {client}" if many.of_client else ""
-        raise RequestRefused(
-            429 if many.of_client else 503, f"{many.count} {what} wait already{whose}",
-            fix=fix, retry_after_s=1,
-        ) from None  # fmt: skip
+        status, why = 429 if many.of_client else 503, f"{many.count} {what} wait already{whose}"
+        raise RequestRefused(status, why, fix=fix, retry_after_s=1) from None
     except TimeoutError:
         error = f"no turn came within {turns.wait_s:g} s: others have {what} made"
         raise RequestRefused(503, error, fix="ask again", retry_after_s=1) from None

@@ -87,9 +87,7 @@ class Diff:
         self._moments = moments
 
     async def answer(self, query: DiffQuery, _names: Mapping[str, str]) -> DiffAnswer:
-        """Return the differences, up to now without `to`.
-
-        Raises RequestRefused, LedgerError."""
+        """Return what differs up to `to`, or now. Raises RequestRefused, LedgerError."""
         newest = await self._past.caught_up()
         first = await self._moments.since("from", query.begin)
         last = newest if query.end is None else await self._moments.revision("to", query.end)

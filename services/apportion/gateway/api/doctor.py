@@ -43,7 +43,6 @@ from apportion_schemas.catalogue import SUBJECTS, token
 
 FRESH_S = 2.0  # how long an answer is reused
 
-
 DOCTOR = Endpoint(
     path="doctor", name="doctor", answer=DoctorAnswer, query=Query, audience=Audience.DOCTOR,
     summary="The state of every check that the gateway can make, with the fix",
@@ -53,10 +52,7 @@ _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
 
 
 class Doctor:
-    """The doctor of one gateway.
-
-    `unready` returns why the fold has not caught up, `frozen` why the ledger accepts nothing, or
-    ""."""
+    """The doctor of one gateway; `unready` and `frozen` return the reason, or ""."""
 
     def __init__(
         self,

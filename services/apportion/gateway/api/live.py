@@ -42,16 +42,10 @@ LOOK_S = 1.0  # how soon a client that has left is noticed, because that wakes n
 class EventsQuery(Query, frozen=True, kw_only=True):
     """The parameters of the stream of events."""
 
-    first: (
-        Annotated[
-            int,
-            Meta(
-                ge=1, le=REVISION_MAX,
-                description="Begin with the event at this revision; without it, with the next one.",
-            ),
-        ]
-        | None
-    ) = msgspec.field(default=None, name="from")  # fmt: skip
+    first: Annotated[
+        int, Meta(ge=1, le=REVISION_MAX, description="Begin with the event at this revision; "
+                  "without it, with the next one."),
+    ] | None = msgspec.field(default=None, name="from")  # fmt: skip
 
 
 EVENTS = Endpoint(
@@ -72,9 +66,7 @@ _decode_type = from_outside(msgspec.json.Decoder(_Type).decode)
 
 
 class EventStream:
-    """The event streams of one gateway.
-
-    `records` returns records that `feed` no longer has; its ConnectionError ends the stream."""
+    """The event streams of one gateway; `records` returns what `feed` no longer has."""
 
     def __init__(
         self, feed: Feed, records: Callable[[int], Awaitable[list[Record]]], *, measures: Measures
@@ -94,9 +86,8 @@ class EventStream:
         with place_of(self._clients, request, "streams of events are open", fix):
             self._measures.stream_clients.inc()
             try:
-                response = web.StreamResponse(
-                    headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
-                )
+                headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+                response = web.StreamResponse(headers=headers)
                 await response.prepare(request)
                 # If the login cannot answer, the client reconnects and gets the refusal then.
                 with contextlib.suppress(ConnectionError, RequestRefused):

@@ -73,19 +73,13 @@ class LogQuery(WaitQuery, frozen=True, kw_only=True):
     ] = LIMIT_DEFAULT
     type: Annotated[str, Meta(description="Only events of this type, as in docs/events.md.")] = ""
     subject: Annotated[
-        str,
-        Meta(
-            max_length=NAME_MAX,
-            description="Only events on this subject; NATS wildcards are allowed.",
-        ),
-    ] = ""
+        str, Meta(max_length=NAME_MAX, description="Only events on this subject; NATS wildcards "
+                  "are allowed."),
+    ] = ""  # fmt: skip
     text: Annotated[
-        str,
-        Meta(
-            max_length=NAME_MAX,
-            description="Only events with this text in the sentence, subject or source.",
-        ),
-    ] = ""
+        str, Meta(max_length=NAME_MAX, description="Only events with this text in the sentence, "
+                  "subject or source."),
+    ] = ""  # fmt: skip
     after: Annotated[
         str, Meta(description="Go on where the page before ended: its `continue`.")
     ] = msgspec.field(default="", name="continue")
@@ -169,9 +163,8 @@ def filter_of(query: LogQuery) -> Filter:
     """Return the filter of a request. Raises RequestRefused."""
     kind, subject = query.type, query.subject
     if kind and kind not in TYPES:
-        raise RequestRefused(
-            400, field="type", rest=f" is {kind[:80]!r}", fix="use a type of docs/events.md"
-        )
+        rest, fix = f" is {kind[:80]!r}", "use a type of docs/events.md"
+        raise RequestRefused(400, field="type", rest=rest, fix=fix)
     if subject and not subject.startswith(SUBJECT_PREFIX):
         subject = SUBJECT_PREFIX + subject
     return Filter(type=kind, subject=subject, text=query.text)

@@ -82,14 +82,11 @@ class PastClient:
                             headers=HEADERS | ({"Content-Encoding": packed} if packed else {}),
                         )  # fmt: skip
             except TimeoutError:
-                raise RequestRefused(
-                    503, f"the past did not answer within {LOOK_S:g} s", fix="ask again: it goes on"
-                ) from None
+                why = f"the past did not answer within {LOOK_S:g} s"
+                raise RequestRefused(503, why, fix="ask again: it goes on") from None
             except (aiohttp.ClientError, OSError) as error:
-                raise RequestRefused(
-                    503, f"nobody answers for the past: {error}",
-                    fix="ask again; see the gateway's log",
-                ) from None  # fmt: skip
+                why = f"nobody answers for the past: {error}"
+                raise RequestRefused(503, why, fix="ask again; see the gateway's log") from None
 
     async def records(self, after: int) -> list[Record]:
         """Return some records after a revision. Raises ConnectionError."""

@@ -32,7 +32,6 @@ TELL_EVERY_S = 0.5
 LINES = "application/x-ndjson"
 LISTED_MAX = 1_000  # nodes to lose, or kinds of nodes to add, in one plan
 
-
 PLAN = Endpoint(
     path="plan", name="plan", method="POST", body=PlanRequest, answer=PlanAnswer, also=(LINES,),
     audience=Audience.TENANTS,
@@ -74,9 +73,8 @@ class Plans:
                 contextlib.aclosing(_while_there(request, made)) as lines,
             ):
                 if LINES in request.headers.get("Accept", ""):
-                    response = web.StreamResponse(
-                        headers={"Content-Type": LINES, "Cache-Control": "no-store"}
-                    )
+                    headers = {"Content-Type": LINES, "Cache-Control": "no-store"}
+                    response = web.StreamResponse(headers=headers)
                     await response.prepare(request)
                     with contextlib.suppress(ConnectionError):
                         async for data in lines:

@@ -45,12 +45,8 @@ class WaitQuery(Query, frozen=True, kw_only=True):
     """The parameters of every request."""
 
     at_least: Annotated[
-        int,
-        Meta(
-            ge=0, le=REVISION_MAX,
-            description="Wait until the gateway has folded this revision; 408 if it does not come "
-            "in time.",
-        ),
+        int, Meta(ge=0, le=REVISION_MAX, description="Wait until the gateway has folded this "
+                  "revision; 408 if it does not come in time."),
     ] = 0  # fmt: skip
     wait_s: Annotated[
         float, Meta(ge=0, le=WAIT_MAX_S, description="How many seconds to wait for `at_least`.")
@@ -60,16 +56,10 @@ class WaitQuery(Query, frozen=True, kw_only=True):
 class AtQuery(WaitQuery, frozen=True, kw_only=True):
     """The parameters of a request about a point in time."""
 
-    at: (
-        Annotated[
-            str,
-            Meta(
-                description="Answer as of this moment: a revision (`1200`), a time "
-                "(`2026-11-20T03:00`, `14:20`), so long ago (`-10m`) or `now`."
-            ),
-        ]
-        | None
-    ) = None
+    at: Annotated[
+        str, Meta(description="Answer as of this moment: a revision (`1200`), a time "
+                  "(`2026-11-20T03:00`, `14:20`), so long ago (`-10m`) or `now`."),
+    ] | None = None  # fmt: skip
 
 
 class PageQuery(AtQuery, frozen=True, kw_only=True):

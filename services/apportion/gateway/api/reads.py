@@ -90,19 +90,12 @@ class FleetQuery(AtQuery, frozen=True, kw_only=True):
     """The parameters of the picture of the fleet."""
 
     after: Annotated[
-        int,
-        Meta(
-            ge=0, le=REVISION_MAX,
-            description="Answer with the nodes that changed behind this revision; without it, with "
-            "all nodes.",
-        ),
+        int, Meta(ge=0, le=REVISION_MAX, description="Answer with the nodes that changed behind "
+                  "this revision; without it, with all nodes."),
     ] | None = None  # fmt: skip
     heard: Annotated[
-        int,
-        Meta(
-            ge=0, le=REVISION_MAX,
-            description="`heard` of the answer before: usage samples behind it are sent.",
-        ),
+        int, Meta(ge=0, le=REVISION_MAX, description="`heard` of the answer before: usage samples "
+                  "behind it are sent."),
     ] = 0  # fmt: skip
 
 

@@ -46,12 +46,9 @@ class ReportQuery(WaitQuery, frozen=True, kw_only=True):
     """The parameters of a report."""
 
     by: Annotated[
-        str,
-        Meta(
-            description="What each row is of: `namespace`, `queue`, `user`, `node` or `label:KEY`. "
-            "Tenants may ask by `namespace` and `node`."
-        ),
-    ] = "namespace"
+        str, Meta(description="What each row is of: `namespace`, `queue`, `user`, `node` or "
+                  "`label:KEY`. Tenants may ask by `namespace` and `node`."),
+    ] = "namespace"  # fmt: skip
     start: Annotated[str, Meta(description="The moment where the report begins.")] = field(
         default="", name="from"
     )
@@ -60,13 +57,9 @@ class ReportQuery(WaitQuery, frozen=True, kw_only=True):
     )
     step: Annotated[str, Meta(description="Cut the time into steps of this length, as `1d`.")] = ""
     format: Annotated[
-        str,
-        Meta(
-            extra_json_schema={"enum": list(FORMATS)},
-            description="JSON, rows as CSV, or the FOCUS columns of cost tools as CSV. Tenants may "
-            "ask for `json`.",
-        ),
-    ] = "json"
+        str, Meta(extra_json_schema={"enum": list(FORMATS)}, description="JSON, rows as CSV, or "
+                  "the FOCUS columns of cost tools as CSV. Tenants may ask for `json`."),
+    ] = "json"  # fmt: skip
 
 
 def _endpoint(name: str, answer: type[Struct], summary: str) -> Endpoint:
@@ -114,10 +107,8 @@ class Reports:
         except PeriodError as error:
             raise RequestRefused(400, field=error.field, rest=error.rest, fix=error.fix) from None
         except TooEarly as error:
-            raise RequestRefused(
-                404, str(error), field="from",
-                fix="begin later, or use `apportion report --archive FILE`",
-            ) from None  # fmt: skip
+            fix = "begin later, or use `apportion report --archive FILE`"
+            raise RequestRefused(404, str(error), field="from", fix=fix) from None
         except TooMuch as error:
             raise RequestRefused(400, str(error), field="by", fix="ask for less") from None
         except PriceError as error:
@@ -129,9 +120,8 @@ class Reports:
         try:
             by = by_of(query.by)
         except WrongBy as error:
-            raise RequestRefused(
-                400, str(error), field="by", fix="namespace, queue, user, node or label:KEY"
-            ) from None
+            fix = "namespace, queue, user, node or label:KEY"
+            raise RequestRefused(400, str(error), field="by", fix=fix) from None
         money = report == COST or query.format == "focus"
         if self._prices is None and money:
             raise RequestRefused(

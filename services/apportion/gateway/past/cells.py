@@ -59,9 +59,7 @@ class Cells:
 def binned(
     cells: Sequence[Cell], *, number: int, from_ns: int, to_ns: int
 ) -> list[tuple[int, int, Cell | None]]:
-    """Cut the span into `number` equal bins: start, end, and what began in it.
-
-    The cell of a bin without events is None."""
+    """Cut the span into `number` bins: start, end, and what began in it, if anything."""
     width = max(1, -(-(to_ns - from_ns + 1) // number))
     counts: list[Counter[str]] = [Counter() for _ in range(number)]
     found: list[Cell | None] = [None] * number

@@ -69,9 +69,7 @@ _HOLDS = {
     kind: _HOLDS_OF.replace("COLUMN", name) for kind, name in ((NODE, "node"), (DEVICE, "device"))
 }
 
-
 Piece = tuple[str, str, int, int]  # a share: device, container, memory in MiB, cores
-
 
 _decode_parts = msgspec.json.Decoder(tuple[str | Part, ...]).decode
 
