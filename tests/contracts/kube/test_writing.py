@@ -1,4 +1,4 @@
-"""Bindings, deletions and patches: what is done, what is refused, and what that says."""
+"""Bindings, deletions and patches: their effects and their refusals."""
 
 from typing import Any
 
@@ -20,7 +20,8 @@ async def _pod(place: Place, name: str = "p") -> Any:
 
 
 async def test_a_pod_is_bound_once_and_its_annotations_come_with_that(place: Place) -> None:
-    """Its own annotations stay; a second binding is refused, even to the same node."""
+    """A pod is bound once, with its annotations; a second binding is refused, even to the same
+    node."""
     made = await make(place.api, PODS, kube_pod("p", share(), annotations={"own": "x"}))
     meta = made["metadata"]
     assert (await bind(place.api, "p", "n1", meta["uid"], NOTES)).status == 201
@@ -38,14 +39,14 @@ async def test_a_pod_is_bound_once_and_its_annotations_come_with_that(place: Pla
 
 
 async def test_a_pod_that_is_gone_is_not_bound(place: Place) -> None:
-    """404."""
+    """Binding a deleted pod is 404."""
     assert status_of(await bind(place.api, "p", "n1")) == (404, "NotFound")
 
 
 async def test_another_pod_of_the_same_name_is_not_bound_where_the_server_looks(
     place: Place,
 ) -> None:
-    """The uid is a precondition; servers before 1.21 do not know that it is one."""
+    """The uid is a precondition of a binding, except on servers before 1.21."""
     first = await make(place.api, PODS, kube_pod("p"))
     await ask(place.api, "DELETE", f"{PODS}/p")
     second = await make(place.api, PODS, kube_pod("p"))
@@ -59,7 +60,7 @@ async def test_another_pod_of_the_same_name_is_not_bound_where_the_server_looks(
 
 
 async def test_a_pod_that_nobody_runs_is_deleted_at_once(place: Place) -> None:
-    """Not bound yet, or ended; a bound one stays until the kubelet is done."""
+    """Unbound and ended pods are deleted at once; a bound one stays until its kubelet is done."""
     for name in ("pending", "ended", "bound"):
         await make(place.api, PODS, kube_pod(name))
     await bind(place.api, "ended", "n1")
@@ -85,7 +86,8 @@ async def test_a_pod_that_nobody_runs_is_deleted_at_once(place: Place) -> None:
 
 
 async def test_a_finalizer_holds_a_pod_that_nobody_can_bind_any_more(place: Place) -> None:
-    """It is being deleted until the finalizer is taken away."""
+    """A pod with a finalizer stays terminating, and cannot be bound, until the finalizer is
+    removed."""
     pod = kube_pod("p")
     pod["metadata"]["finalizers"] = ["example.com/wait"]
     await make(place.api, PODS, pod)
@@ -102,7 +104,9 @@ async def test_a_finalizer_holds_a_pod_that_nobody_can_bind_any_more(place: Plac
 
 
 async def test_a_condition_is_patched_beside_the_others(place: Place) -> None:
-    """Strategically, by its type; of another pod's uid, not at all; nothing new, no new version."""
+    """A strategic patch changes a condition by type.
+
+    A wrong uid changes nothing; a repeated patch creates no new version."""
     uid = (await make(place.api, PODS, kube_pod("p")))["metadata"]["uid"]
 
     async def say(uid: str, kind: str, message: str) -> Any:
@@ -124,7 +128,7 @@ async def test_a_condition_is_patched_beside_the_others(place: Place) -> None:
 
 
 async def test_the_status_is_changed_by_itself(place: Place) -> None:
-    """What a request to the status says of the rest is not heard, and the other way round."""
+    """A request to the status changes only the status, and one to the object only the rest."""
     made = await make(place.api, PODS, kube_pod("p"))
     wanted = made | {"status": {"phase": "Running"}}
     wanted["metadata"] = made["metadata"] | {"annotations": {"a": "b"}}
@@ -138,7 +142,7 @@ async def test_the_status_is_changed_by_itself(place: Place) -> None:
 
 
 async def test_an_event_is_made_once_and_counted_up(place: Place) -> None:
-    """By name; an update upon an old version is refused."""
+    """An event is created once by name; an update with an old version is refused."""
     path = "/api/v1/namespaces/default/events"
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "p", "uid": "u"}
     event = {
@@ -165,7 +169,7 @@ async def test_an_event_is_made_once_and_counted_up(place: Place) -> None:
 
 
 async def test_a_group_is_let_in_by_its_status(place: Place) -> None:
-    """A merge patch of the phase; the rest of the object is as it was."""
+    """A merge patch of a group's phase keeps the rest of the object."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -187,7 +191,7 @@ async def test_a_group_is_let_in_by_its_status(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ["p", "q"])
 async def test_a_name_is_taken_once(place: Place, name: str) -> None:
-    """And free again after its end, for another uid."""
+    """A name is unique, and free again after a deletion, with another uid."""
     first = await make(place.api, PODS, kube_pod(name))
     assert status_of(await ask(place.api, "POST", PODS, kube_pod(name))) == (409, "AlreadyExists")
     await ask(place.api, "DELETE", f"{PODS}/{name}")

@@ -1,4 +1,4 @@
-"""Plain messages: commands that are answered and beats that nobody stores."""
+"""Plain messages: commands with answers, and heartbeats that are not stored."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ COMMAND = "apportion.command.agent.n1"
 
 
 async def test_a_request_reaches_whoever_serves_and_brings_the_reply(place: Place) -> None:
-    """Through a wildcard too."""
+    """A request reaches its handler, through a wildcard too, and returns the reply."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(subject: str, payload: bytes) -> bytes:
@@ -22,7 +22,7 @@ async def test_a_request_reaches_whoever_serves_and_brings_the_reply(place: Plac
 
 
 async def test_a_request_that_nobody_takes_is_said_at_once(place: Place) -> None:
-    """Never served, or served by one who left."""
+    """A request without a handler fails at once, even if a handler existed before."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(_subject: str, _payload: bytes) -> bytes:
@@ -37,7 +37,7 @@ async def test_a_request_that_nobody_takes_is_said_at_once(place: Place) -> None
 
 
 async def test_a_failing_handler_costs_one_reply(place: Place) -> None:
-    """One bad command, then a good one."""
+    """A failing handler loses only its own reply; the next command is answered."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(_subject: str, payload: bytes) -> bytes:
@@ -52,13 +52,13 @@ async def test_a_failing_handler_costs_one_reply(place: Place) -> None:
 
 
 async def test_only_the_operator_commands(place: Place) -> None:
-    """By the server's word."""
+    """Only the operator may send commands, by the server's permissions."""
     with pytest.raises(NotPermitted):
         await (await place.connect("watcher")).request(COMMAND, b"", 1)
 
 
 async def test_a_beat_leaves_no_trace(place: Place) -> None:
-    """Liveness is not a fact of the ledger."""
+    """A heartbeat is not stored."""
     agent = await place.connect("agent")
     await agent.publish("apportion.beat.agent.n1", b"alive")
     assert await agent.last_revision() == 0

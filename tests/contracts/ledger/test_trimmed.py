@@ -1,4 +1,4 @@
-"""A ledger whose beginning was dropped: what its readers and its writers meet."""
+"""A ledger whose beginning was dropped, as readers and writers see it."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support.nats import draft, ignore
 
 
 async def test_readers_begin_where_it_begins(place: Place) -> None:
-    """Whoever would begin before that is told of a hole, also one who wants other subjects."""
+    """A reader of any subjects that starts before the beginning gets a hole."""
     ledger = await place.connect()
     assert await ledger.first_revision() == 1
     await ledger.append([draft(f"workload.{number}") for number in range(5)])
@@ -27,7 +27,8 @@ async def test_readers_begin_where_it_begins(place: Place) -> None:
 async def test_a_fence_upon_what_was_dropped_is_refused_and_then_expects_nothing(
     place: Place,
 ) -> None:
-    """To the server the subject is empty; a writer that has folded what was there says so."""
+    """A fence on a dropped record is refused; a writer that has folded it then expects an empty
+    subject."""
     ledger = await place.connect()
     (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
     await place.drop(2)
@@ -49,7 +50,7 @@ async def test_a_fence_upon_what_was_dropped_is_refused_and_then_expects_nothing
 
 
 async def test_a_fence_upon_what_the_state_forgot_learns_it_from_the_server(place: Place) -> None:
-    """A writer that has folded the record expects it then; one that has not still waits for it."""
+    """A writer learns a forgotten revision from the server, if it has folded that record."""
     ledger = await place.connect()
     (placed,) = await ledger.append([draft("workload.n1")])
     fences, subject = Fences(), "apportion.v1.workload.n1"
