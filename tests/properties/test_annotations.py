@@ -143,7 +143,7 @@ def test_ours_are_the_whole_placement(held: list[tuple[Ask, list[Share]]], diale
 def test_vcuda_reads_card_numbers_by_container(
     held: list[tuple[Ask, list[Share]]], prefix: str
 ) -> None:
-    """vcuda reads device numbers per container, only under the prefix that the pod used."""
+    """The vcuda plugin reads device numbers per container, only under the prefix of the pod."""
     _, place, notes = written(f"{prefix}/vcuda", held)
     read = {
         int(key.rpartition("-")[2]): [int(index) for index in text.split(",")]
