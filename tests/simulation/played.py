@@ -1,8 +1,8 @@
 """Runs of unmodified code, each played once per process however many tests use it.
 
 A run is a function of its seed, rates and side, so a repetition shows nothing new.
-Invariant: no planted fault is active here; tests that plant a fault call `run`, or run after
-this."""
+Invariant: no planted fault is active here; tests with a planted fault call
+`run` instead."""
 
 from __future__ import annotations
 

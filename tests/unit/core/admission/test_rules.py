@@ -269,7 +269,7 @@ def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
     ],
 )
 def test_overwriteEnv_leaves_alone_who_gets_gpus_otherwise(pod: dict[str, Any]) -> None:
-    """A pod that is privileged, labelled, or uses claims or another plugin or scheduler is kept."""
+    """Pods that get GPUs in another way, or have another scheduler, keep their environment."""
     assert admitted(pod, rules({"nvidia": {"overwriteEnv": True}})).patches == ()
 
 

@@ -233,8 +233,7 @@ def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None
 
 
 def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
-    """If gang members differ, every cordoned node is named, because a cordon affects all of
-    them."""
+    """If gang members differ, the cordoned node is still named: the cordon affects all of them."""
     nodes = [rack(f"m{number}", 1) for number in range(3)]
     ledger = Ledger(*nodes, rack("n1", 1), gang("team/job", 4))
     ledger.play(NodeCordoned(node="n1", by="ann", reason="fan"))

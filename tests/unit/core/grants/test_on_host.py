@@ -101,8 +101,7 @@ def test_who_is_not_held_is_told() -> None:
 
 
 def test_so_is_who_starts_a_container() -> None:
-    """In a container no limit is missing: a file preloads the library, and numbering starts at
-    0."""
+    """A missing library is reported for a container too; its devices are numbered from 0."""
     share = Share("run", "GPU-2", 1000, 30)
     held = Held.of("uid-1", "run", [share], BOTH)
     assert unheld(grant(held, NODE).edits, BOTH) == ""

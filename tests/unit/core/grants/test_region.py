@@ -165,8 +165,7 @@ def test_who_uses_another_card_holds_nobody() -> None:
 def test_D6_the_first_priority_goes_before_all_others(
     namespaces: str, first: tuple[str, ...]
 ) -> None:
-    """While a priority-0 container uses the device the others wait; two rounds later they
-    continue."""
+    """While a priority-0 container uses the device the others wait; afterwards they continue."""
     high, low = region(0), region(1)
     use(high)
     use(low)

@@ -416,7 +416,7 @@ def test_whoever_takes_over_a_pod_gives_it_the_room_that_was_made() -> None:
 
 
 def test_pods_that_become_ours_are_evicted_for_although_nothing_else_happened() -> None:
-    """A scheduler takes over the pods of one that died; no event of the ledger says so."""
+    """Pods taken over from a dead scheduler preempt, although no event announces them."""
     ledger = full()
     ledger.submit(high("h"))
     assert [type(event) for event in ledger.decide()] == [PodRefused]

@@ -111,8 +111,7 @@ def test_a_plugin_of_another_system_can_be_removed() -> None:
 
 
 def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
-    """A node whose other plugin is active again takes no device pods, whatever our agent
-    reported."""
+    """Once our agent reports that it no longer allocates, the other plugin's node takes none."""
     ours = rack("n1", 1)
     ours = structs.replace(ours, host=structs.replace(ours.host, labels={HANDS_OUT: "start"}))
     ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), ours)
