@@ -99,8 +99,7 @@ def test_what_is_said_names_the_quota_and_the_cure(golden: Golden) -> None:
 
 
 def test_init_containers_count_where_they_need_more_than_the_others() -> None:
-    """Init containers count as in the API server and HAMi: only what exceeds the other
-    containers."""
+    """Init containers count only if they need more than the others, as in the API server."""
     init = [ask(2000, container=name, init=True) for name in ("i", "j")]
     ledger = Ledger(rack("n1", 8), quota(memory=5000, count=1))
     ledger.submit(inside("a", *init, ask(3000))).settle()

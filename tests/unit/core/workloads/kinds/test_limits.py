@@ -99,7 +99,7 @@ def test_what_no_pod_could_ask_for_is_no_limit(of: Any, name: str, amount: Any, 
 
 
 def test_a_quota_names_claims_of_memory_and_large_numbers_are_meant() -> None:
-    """A quota limits requests and limits; memory in bytes is refused with the MiB to write."""
+    """A quota names requests or limits; memory in bytes is refused, large numbers are not."""
     with pytest.raises(ManifestError, match="write 16384"):
         limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}))
     said = limit_of(quota({"requests.nvidia.com/gpumem": "640k", "nvidia.com/gpumem": 1 << 34}))
