@@ -53,7 +53,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         await opened.close()
 
 
-async def test_there_are_devices_and_each_is_told_apart(backend: DeviceBackend) -> None:
+async def test_ids_and_indexes_of_devices_are_unique(backend: DeviceBackend) -> None:
     """Ids and indexes are unique, and devices are ordered by index from 0."""
     devices = await backend.inventory()
     assert devices
@@ -61,7 +61,7 @@ async def test_there_are_devices_and_each_is_told_apart(backend: DeviceBackend) 
     assert [device.index for device in devices] == list(range(len(devices)))
 
 
-async def test_looking_changes_nothing(backend: DeviceBackend) -> None:
+async def test_two_inventories_of_an_idle_machine_are_equal(backend: DeviceBackend) -> None:
     """Two inventories of an idle machine are equal; otherwise every restart would be an event."""
     assert await backend.inventory() == await backend.inventory()
 
@@ -158,7 +158,9 @@ def whole(card: Device) -> MigInstance:
     return MigInstance(profile=profile.name, start=0, size=profile.size)
 
 
-async def test_an_instance_is_made_once(backend: DeviceBackend, card: Device) -> None:
+async def test_a_repeated_request_returns_the_same_instance(
+    backend: DeviceBackend, card: Device
+) -> None:
     """A repeated request returns the same instance; another instance has another id."""
     first = await backend.make_instance(card.id, smallest(card, 3), [])
     assert first.id.startswith("MIG-")
@@ -167,9 +169,7 @@ async def test_an_instance_is_made_once(backend: DeviceBackend, card: Device) ->
     assert other.id != first.id
 
 
-async def test_what_is_needed_is_not_in_anybodys_power(
-    backend: DeviceBackend, card: Device
-) -> None:
+async def test_a_needed_instance_stays(backend: DeviceBackend, card: Device) -> None:
     """A needed instance stays and is named as an obstacle; an unneeded one makes room."""
     needed = smallest(card, 2)
     await backend.make_instance(card.id, needed, [])
@@ -201,7 +201,7 @@ async def test_only_what_is_needed_is_kept(backend: DeviceBackend, card: Device)
     await backend.keep_instances(card.id, [])
 
 
-async def test_a_card_that_is_not_cut_has_no_instances(backend: DeviceBackend) -> None:
+async def test_a_device_without_mig_has_no_instances(backend: DeviceBackend) -> None:
     """A device without MIG mode, and an unknown one, have no instances."""
     one = MigInstance(profile="1g.5gb", start=0, size=1)
     others = [each.id for each in await backend.inventory() if each.mode != "mig"]

@@ -123,7 +123,7 @@ def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
     ]
 
 
-def test_B3_an_emptied_environment_frees_nobody(place: Place) -> None:
+def test_B3_an_empty_environment_lifts_no_limit(place: Place) -> None:
     """A child process with an empty environment is still limited, by HAMi-core's default region."""
     bare = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in place.given.items()))
     said = place.run(place.share("a"), *bare, place.probe, "alloc:400", "alloc:400")
@@ -158,7 +158,7 @@ def resized(plan: RegionPlan, memory_mib: int) -> RegionPlan:
     return RegionPlan(plan.path, plan.devices, (memory_mib << 20,), plan.cores, plan.priority)
 
 
-def test_D6_compute_is_held_while_another_wants_it(place: Place) -> None:
+def test_D6_compute_is_limited_under_contention(place: Place) -> None:
     """Compute is limited to 30 % while another container needs it, and not when alone, as in
     HAMi."""
     shares = [place.share(pod) for pod in "ab"]
@@ -193,7 +193,7 @@ def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
     wait_until(waited, "the low one to wait for the high one")
 
 
-def test_a_restart_owes_nothing_for_processes_of_the_life_before(place: Place) -> None:
+def test_a_restarted_container_drops_its_old_processes(place: Place) -> None:
     """A restarted container is not charged for its old process ids, which may belong to other
     programs."""
     made = place.share("a")

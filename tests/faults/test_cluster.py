@@ -68,9 +68,7 @@ async def _append(ledger: JetStreamLedger, first: int, last: int) -> None:
 
 
 @pytest.mark.slow
-async def test_a_reader_has_caught_up_with_the_ledger_and_not_with_a_server_behind_it(
-    cluster: Cluster,
-) -> None:
+async def test_a_reader_catches_up_with_the_ledger_not_a_server(cluster: Cluster) -> None:
     """A reader whose consumer is on a server that lacks records waits for them."""
     writer = await jetstream.connect(cluster.url_for("watcher"), name="writer")
     reader = await jetstream.connect(cluster.url_for("operator"), name="reader")
@@ -90,7 +88,7 @@ async def test_a_reader_has_caught_up_with_the_ledger_and_not_with_a_server_behi
     assert set(read) == {newest}
 
 
-async def test_a_client_that_knows_one_server_turns_to_the_others(cluster: Cluster) -> None:
+async def test_a_client_fails_over_to_unnamed_servers(cluster: Cluster) -> None:
     """The first server names the others, without a password; the client sends its own to them
     too."""
     known = cluster.servers[0]
@@ -141,7 +139,7 @@ class Said:
         return await self.known(b"hello")
 
 
-async def test_what_is_said_to_all_is_heard_once_on_every_server(cluster: Cluster) -> None:
+async def test_a_broadcast_arrives_once_on_every_server(cluster: Cluster) -> None:
     """Speakers and listeners of each account, on one server or on two, receive each message once.
 
     A message imported into an account as a service is not given to another account as a stream by

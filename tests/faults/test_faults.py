@@ -24,7 +24,7 @@ async def test_nothing_acknowledged_is_lost() -> None:
     assert outcome.acknowledged > outcome.allocated > 0
 
 
-def test_what_is_not_there_is_lost() -> None:
+def test_missing_and_duplicate_events_are_reported() -> None:
     """Missing ids, wrong revisions and duplicate placements are all reported."""
     contents = Contents()
     contents.at = {"a/submitted": [1], "a/1/placed": [2, 5]}
@@ -33,7 +33,7 @@ def test_what_is_not_there_is_lost() -> None:
     assert contents.twice() == ["a/1/placed stands at [2, 5]"]
 
 
-def test_the_history_of_a_round_is_told_by_time(tmp_path: Path) -> None:
+def test_the_history_of_a_round_is_ordered_by_time(tmp_path: Path) -> None:
     """The history orders faults and log lines by time, and leaves out irrelevant log lines."""
     cluster = Cluster(tmp_path)
     said = (

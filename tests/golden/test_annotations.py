@@ -51,7 +51,7 @@ def test_the_plugin_finds_what_its_scheduler_would_have_written(name: str) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ours_say_which_placement_it_is(name: str) -> None:
+def test_our_annotations_identify_the_placement(name: str) -> None:
     """Our annotations identify the placement in the ledger and contain all its shares."""
     vector, notes = rendered(name)
     assert notes["apportion.dev/placement-revision"] == "42"

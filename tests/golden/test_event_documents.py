@@ -67,7 +67,7 @@ def test_every_event_has_a_document() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_decoded_and_encoded_it_is_the_same(name: str) -> None:
+def test_an_event_reencodes_to_the_same_bytes(name: str) -> None:
     """A decoded and encoded event is byte for byte the same: the placement chain hashes bytes."""
     found = event(name)
     assert type(found.data).__name__ == name

@@ -69,7 +69,7 @@ def _version(record: Record) -> int:
 
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
-def test_a_broken_one_fails(path: Path) -> None:
+def test_missing_or_swapped_events_are_noticed(path: Path) -> None:
     """A missing event, or two swapped ones, changes the digest or causes a violation."""
     records = list(read_archive(path))
     for gone in range(0, len(records), 7):

@@ -27,7 +27,7 @@ def test_a_recorded_snapshot_is_the_state_of_its_ledger(path: Path) -> None:
     assert {"revision": state.revision, "digest": digest(state)} == told
 
 
-def test_this_build_writes_what_is_recorded_of_its_format() -> None:
+def test_the_fields_of_the_format_are_the_recorded_ones() -> None:
     """A new or moved field requires a new format."""
     recorded = GOLDEN / "snapshots" / f"format-{FORMAT}.fields.json"
     assert json.loads(recorded.read_text()) == snapshot_fields()

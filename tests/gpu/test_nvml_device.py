@@ -22,7 +22,7 @@ def rows() -> list[list[str]]:
     return list(csv.reader(io.StringIO(answer.stdout), skipinitialspace=True))
 
 
-async def test_the_backend_says_what_nvidia_smi_says(rows: list[list[str]]) -> None:
+async def test_the_backend_agrees_with_nvidia_smi(rows: list[list[str]]) -> None:
     """Ids, memory and driver agree with nvidia-smi, and the GPUs are healthy."""
     backend = NvmlBackend(SystemClock())
     try:

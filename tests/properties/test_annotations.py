@@ -131,7 +131,9 @@ def test_both_read_which_instance_it_is(held: list[tuple[Ask, list[Share]]]) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(containers(cut=False) | containers(cut=True), st.sampled_from(["hami", "volcano-vgpu"]))
-def test_ours_are_the_whole_placement(held: list[tuple[Ask, list[Share]]], dialect: str) -> None:
+def test_our_annotations_have_the_whole_placement(
+    held: list[tuple[Ask, list[Share]]], dialect: str
+) -> None:
     """Our annotations contain the whole placement, so a lost ledger can be rebuilt from the
     pods."""
     _, place, notes = written(dialect, held)

@@ -17,7 +17,7 @@ SETTINGS = trying(50)
 
 @SETTINGS
 @given(histories())
-def test_decisions_hold_and_depend_on_the_state_alone(steps: list[Step]) -> None:
+def test_decisions_are_valid_and_depend_only_on_the_state(steps: list[Step]) -> None:
     """No event of a decision is refused if nothing came between, and a new engine decides the
     same."""
     follow(Ledger(), steps)
@@ -25,7 +25,7 @@ def test_decisions_hold_and_depend_on_the_state_alone(steps: list[Step]) -> None
 
 @SETTINGS
 @given(histories())
-def test_no_input_no_events(steps: list[Step]) -> None:
+def test_decisions_end_without_new_events(steps: list[Step]) -> None:
     """Without new events, a few decisions later there is nothing left to decide."""
     ledger = Ledger()
     follow(ledger, steps)
@@ -36,7 +36,7 @@ def test_no_input_no_events(steps: list[Step]) -> None:
 
 @SETTINGS
 @given(histories())
-def test_who_waits_in_the_end_fits_nowhere(steps: list[Step]) -> None:
+def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
     """In the end each pod is placed, refused with a reason, or waits for its gang or gates."""
     ledger = Ledger()
     follow(ledger, steps)

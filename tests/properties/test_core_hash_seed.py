@@ -31,7 +31,7 @@ def lines() -> list[str]:
 
 
 @pytest.mark.parametrize("seed", ["0", "4711"])
-def test_no_hash_seed_shows(seed: str) -> None:
+def test_hash_seeds_make_no_difference(seed: str) -> None:
     """Digests and decisions do not depend on the hash seed: no set is iterated in its own order."""
     process = subprocess.run(
         [sys.executable, "-m", "tests.properties.replaying"],

@@ -96,7 +96,7 @@ def named_for(refused: PodRefused) -> set[type[Payload]]:
 
 @trying(40)
 @given(crowds, exactly(steps(), 12))
-def test_what_lets_a_refused_pod_in_stands_in_its_row(
+def test_events_that_end_a_refusal_are_in_its_hints(
     begun: list[Payload], later: list[Payload | Effect]
 ) -> None:
     """An event that the table does not list for a refusal never makes the pod fit.
@@ -128,9 +128,7 @@ def alone(step: Step) -> bool:
 
 @trying(40)
 @given(crowds, exactly(steps(), 16))
-def test_whoever_could_have_a_place_is_woken(
-    begun: list[Payload], later: list[Payload | Effect]
-) -> None:
+def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload | Effect]) -> None:
     """After each event the decision equals that of a new engine, so every pod that fits is
     woken."""
     played: list[Step] = [step for step in begun if alone(step)]

@@ -72,7 +72,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 
 @given(fleets())
-def test_a_look_at_rows(fleet: Fleet) -> None:
+def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
     """`look`, `rank` and `pick` agree for any ask."""
     ask: Any = (fleet.need, fleet.charge, fleet.fits, WIDTH, CUTS)
     size, wanted, found = len(fleet.rows), fleet.count * fleet.times, []
@@ -93,7 +93,7 @@ def test_a_look_at_rows(fleet: Fleet) -> None:
 
 
 @given(fleets(), st.lists(st.tuples(needs, needs, needs, st.integers(1, 3)), max_size=5))
-def test_lines_that_are_helped(fleet: Fleet, lines: list[tuple[int, ...]]) -> None:
+def test_helped_agrees(fleet: Fleet, lines: list[tuple[int, ...]]) -> None:
     """`helped` agrees for queues with large and small demands."""
     wants = np.array([need for *line, _ in lines for need in line], np.int64)
     counts = np.array([line[-1] for line in lines], np.int64)
@@ -110,7 +110,7 @@ writes = st.lists(st.dictionaries(st.integers(0, 2 * BLOCK), st.integers(REFUSED
 
 
 @given(writes, st.integers(1, 4))
-def test_the_board(turns: list[dict[int, int]], count: int) -> None:
+def test_best_and_write_agree(turns: list[dict[int, int]], count: int) -> None:
     """`write` and `best` agree with a scan over all scores."""
     rows = 2 * BLOCK + 1
     boards: tuple[Any, ...] = (board_loops, BOARD_SOURCE)

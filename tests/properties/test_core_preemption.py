@@ -105,7 +105,7 @@ def watching(state: State) -> AbstractContextManager[None]:
 
 @SETTINGS
 @given(crowded_histories())
-def test_two_decisions_without_news_evict_nobody(steps: list[Step]) -> None:
+def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
     """Once an engine has nothing to decide, a new engine evicts no pod either."""
     ledger = Ledger()
     follow(ledger, steps)

@@ -77,7 +77,7 @@ def test_no_decision_takes_a_queue_beyond_its_limits(steps: list[Step]) -> None:
 
 @SETTINGS
 @given(queued_histories())
-def test_with_queues_too_nobody_is_forgotten(steps: list[Step]) -> None:
+def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
     """With queues too, the engine ends, and a new one finds no pod that it has missed."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
@@ -87,7 +87,7 @@ def test_with_queues_too_nobody_is_forgotten(steps: list[Step]) -> None:
 
 @SETTINGS
 @given(queued_histories())
-def test_as_pods_end_those_that_wait_follow(steps: list[Step]) -> None:
+def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
     """When pods end, pods that wait for their queue are decided again as soon as they fit."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
@@ -98,7 +98,7 @@ def test_as_pods_end_those_that_wait_follow(steps: list[Step]) -> None:
 
 @SETTINGS
 @given(queued_histories())
-def test_what_queues_hold_is_what_a_walk_finds(steps: list[Step]) -> None:
+def test_queue_usage_equals_a_full_count(steps: list[Step]) -> None:
     """Queue usage updated per pod equals usage counted from the state."""
     ledger = Ledger()
     kept = Queues(ledger.state)

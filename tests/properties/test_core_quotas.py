@@ -60,7 +60,7 @@ def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> No
 
 @SETTINGS
 @given(limited_histories())
-def test_with_quotas_too_nobody_is_forgotten(steps: list[Step]) -> None:
+def test_no_pod_is_missed_with_quotas(steps: list[Step]) -> None:
     """With quotas too, the engine ends, and a new one finds no pod that it has missed."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
@@ -70,7 +70,7 @@ def test_with_quotas_too_nobody_is_forgotten(steps: list[Step]) -> None:
 
 @SETTINGS
 @given(limited_histories())
-def test_as_pods_of_a_namespace_end_those_that_wait_follow(steps: list[Step]) -> None:
+def test_pods_ending_in_a_namespace_wake_the_next(steps: list[Step]) -> None:
     """When pods end, pods that wait for a quota are decided again as soon as they fit."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
@@ -81,7 +81,7 @@ def test_as_pods_of_a_namespace_end_those_that_wait_follow(steps: list[Step]) ->
 
 @SETTINGS
 @given(limited_histories())
-def test_what_namespaces_hold_is_what_a_walk_finds(steps: list[Step]) -> None:
+def test_namespace_usage_equals_a_full_count(steps: list[Step]) -> None:
     """Namespace usage updated per pod equals usage counted from the state."""
     ledger = Ledger()
     kept = Namespaces(ledger.state)

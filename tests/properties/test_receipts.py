@@ -163,7 +163,7 @@ def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
     assert [revision for revision, _ in found] == [ENDS[-1]]
 
 
-def test_what_is_whole_is_proven(signed: Signed) -> None:
+def test_unchanged_records_are_proven(signed: Signed) -> None:
     """Unchanged records are proven, also by a reading that starts later, for whole segments."""
     check, fold = signed.check(), StateFold(quiet=True)
     for record in RECORDS:

@@ -111,7 +111,7 @@ some_places = st.sets(st.sampled_from(PLACES), min_size=1) | st.just(set(PLACES)
 
 
 @given(document=st.sampled_from(SAMPLES), places=some_places)
-def test_of_a_manifest(document: Any, places: set[str]) -> None:
+def test_no_event_of_a_manifest_has_its_secret(document: Any, places: set[str]) -> None:
     """A manifest's secret is neither in its events nor in the error if it cannot be read."""
     for outcome in read_documents([with_secrets(document, places)]):
         assert SECRET not in str(outcome.error)
@@ -126,7 +126,7 @@ def test_of_a_manifest(document: Any, places: set[str]) -> None:
 
 @pytest.mark.parametrize("broken", [False, True], ids=["good", "cannot be read"])
 @given(document=st.sampled_from(SAMPLES), places=some_places)
-def test_of_a_pod_of_an_api_server(broken: bool, document: Any, places: set[str]) -> None:
+def test_no_event_of_a_pod_has_its_secret(broken: bool, document: Any, places: set[str]) -> None:
     """A pod's secret is in no event from its creation to its end, nor if it cannot be read."""
     for at, pod in enumerate(templates(with_secrets(document, places))):
         told = life(pod, f"p{at}", broken=broken)

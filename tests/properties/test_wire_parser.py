@@ -68,9 +68,7 @@ def _parsed(kind: type[Parser], pieces: Sequence[bytes]) -> tuple[list[Any], byt
 
 
 @given(said=st.lists(lines, min_size=1, max_size=8), cuts=st.lists(st.integers(1, 60), max_size=20))
-def test_however_it_is_cut_each_message_is_found_as_the_client_finds_it(
-    said: list[bytes], cuts: list[int]
-) -> None:
+def test_messages_are_parsed_as_by_the_client(said: list[bytes], cuts: list[int]) -> None:
     """However lines are split, each message is parsed as by the client's parser, with nothing
     left over."""
     data, pieces = b"".join(said), []

@@ -22,7 +22,7 @@ def test_an_hour_takes_no_time_and_timers_go_off_in_order() -> None:
     assert seen == [("instant", 0.0), ("minute", 60.0), ("hour", 3600.0)]
 
 
-def test_a_loop_with_nothing_left_says_so() -> None:
+def test_a_deadlock_raises() -> None:
     """A deadlock raises at once instead of hanging."""
 
     async def main() -> None:
@@ -32,7 +32,7 @@ def test_a_loop_with_nothing_left_says_so() -> None:
         run_virtually(main())
 
 
-def test_a_task_that_never_lets_time_pass_is_found() -> None:
+def test_a_busy_wait_raises() -> None:
     """A busy wait raises instead of running forever."""
 
     async def main() -> None:

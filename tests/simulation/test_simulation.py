@@ -64,7 +64,7 @@ def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
 
 
 @pytest.mark.parametrize("regression", REGRESSIONS, ids=lambda each: f"seed-{each.seed}")
-def test_what_was_wrong_once(regression: Regression) -> None:
+def test_fixed_bugs_stay_fixed(regression: Regression) -> None:
     """Bugs that the simulation has found stay fixed."""
     outcome = played(regression.seed, cluster=regression.cluster)
     assert not outcome.trouble, f"{regression.found} ({regression.held_by}): {outcome.told()}"

@@ -119,7 +119,7 @@ def test_a_small_module_with_one_importer(tmp_path: Path, source: str, *, counts
         ("long-files", "x = 1\n" * 801),
     ],
 )
-def test_what_is_over_a_budget(tmp_path: Path, name: str, source: str) -> None:
+def test_one_line_over_a_budget_is_reported(tmp_path: Path, name: str, source: str) -> None:
     """One line over a budget is reported."""
     assert len(count(name)(house(tmp_path, a=source))) == 1
     assert count(name)(house(tmp_path, a="x = 1\n")) == []

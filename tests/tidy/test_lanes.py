@@ -79,7 +79,7 @@ def test_a_lane_that_fails_fails_the_whole(
     assert report([WELL], 1.0) == 0
 
 
-def test_no_lane_is_no_success() -> None:
+def test_a_run_without_lanes_fails() -> None:
     """A run without lanes fails."""
     assert report([], 0.0) == 1
 

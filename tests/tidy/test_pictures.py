@@ -11,7 +11,7 @@ def test_every_page_has_its_pictures() -> None:
     assert {each.name for each in FOLDER.iterdir()} == wanted
 
 
-def test_help_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_takes_no_pictures(capsys: pytest.CaptureFixture[str]) -> None:
     """`--help` prints help and takes no pictures."""
     with pytest.raises(SystemExit, match="0"):
         arguments().parse_args(["--help"])

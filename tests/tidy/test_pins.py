@@ -20,7 +20,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         "      - uses: actions/checkout@v5", "  uses: someone/thing@main",
     ],
 )  # fmt: skip
-def test_what_may_be_moved_is_found(line: str) -> None:
+def test_unpinned_references_are_found(line: str) -> None:
     """A tag, a missing tag, a short digest and a branch are reported."""
     assert len(list(pins.unpinned(f"x\n{line}\ny\n"))) == 1
 
@@ -35,7 +35,7 @@ def test_what_may_be_moved_is_found(line: str) -> None:
         "  - uses: ./.github/actions/ours", "FROM debian:1@" + DIGEST + " AS one\nFROM one",
     ],
 )  # fmt: skip
-def test_what_may_not_be_moved_is_left_alone(line: str) -> None:
+def test_pinned_references_are_accepted(line: str) -> None:
     """A digest, a stage, our own images, a template's value and a commit are accepted."""
     assert list(pins.unpinned(f"x\n{line}\ny\n")) == []
 

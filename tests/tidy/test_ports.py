@@ -33,14 +33,14 @@ def test_no_two_processes_get_the_same_port() -> None:
     assert not theirs & ours
 
 
-def test_the_kernel_gives_none_of_them_to_anybody() -> None:
+def test_ports_are_outside_the_ephemeral_range() -> None:
     """Ports are outside the kernel's ephemeral range, whose ports may be in use for minutes."""
     low, high = map(int, CHOSEN_BY_KERNEL.read_text().split())
     ports = Ports()
     assert not [port for port in (ports.take() for _ in range(TAKEN)) if low <= port <= high]
 
 
-def test_a_port_on_which_somebody_listens_is_passed_over() -> None:
+def test_a_port_in_use_is_skipped() -> None:
     """A port in use by an unrelated server, on any address of this machine, is skipped."""
     ports = Ports()
     first = ports.take()

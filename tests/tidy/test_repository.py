@@ -28,17 +28,17 @@ def test_the_rules_see_the_repository() -> None:
     assert ".ci/run" in tree.text_files()
 
 
-def test_functions_fit_on_a_screen() -> None:
+def test_functions_are_within_their_limit() -> None:
     """No function is over the limit."""
     none(o for path, source in SOURCES.items() for o in sizes.long_functions(path, source))
 
 
-def test_classes_fit_into_a_head() -> None:
+def test_classes_are_within_their_limit() -> None:
     """No class is over the limit."""
     none(o for path, source in SOURCES.items() for o in sizes.long_classes(path, source))
 
 
-def test_files_fit_into_a_head() -> None:
+def test_files_are_within_their_limit() -> None:
     """No file is over the limit."""
     none(sizes.long_files(SOURCES))
 

@@ -80,7 +80,7 @@ def test_vague_name(path: str) -> None:
     assert list(words.vague_name(path))
 
 
-def test_telling_name() -> None:
+def test_a_name_may_contain_a_vague_word() -> None:
     """A word that only contains a vague one is accepted."""
     assert not list(words.vague_name("services/apportion/core/database.py"))
 
@@ -170,7 +170,7 @@ def test_sleep_in_a_test(source: str) -> None:
     assert not list(purity.sleeps(purity.POLLING, source))
 
 
-def test_giving_way_is_no_sleep() -> None:
+def test_yielding_is_no_sleep() -> None:
     """`asyncio.sleep(0)` is accepted: it only yields to other tasks."""
     source = textwrap.dedent("""
         import asyncio

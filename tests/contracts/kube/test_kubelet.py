@@ -102,7 +102,7 @@ def seen(env: dict[str, str]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["in order", "the other way round"])
-async def test_pods_that_look_alike_get_each_their_own(
+async def test_identical_pods_get_their_own_shares(
     agent: ServiceProcess, node: KubeletNode, facts: Facts, *, turned: bool
 ) -> None:
     """Identical pods get their own shares: the kubelet names no pod, but it is known at start."""
@@ -148,7 +148,7 @@ async def test_containers_of_one_pod_have_each_their_own(
     assert two["CUDA_DEVICE_MEMORY_LIMIT_1"] == "901m"
 
 
-async def test_whatever_dies_a_container_gets_the_same_again(
+async def test_a_container_keeps_its_share_after_a_crash(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
     """A container gets the same share after its own, the agent's or the kubelet's crash, with

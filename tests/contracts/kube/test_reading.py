@@ -14,7 +14,7 @@ from tests.support.kube_objects import kube_node, kube_pod
 ALL = "/api/v1/pods"
 
 
-async def test_the_server_says_its_version(place: Place) -> None:
+async def test_the_server_reports_its_version(place: Place) -> None:
     """Every authenticated client can read the version, and so check that the server is
     reachable."""
     about = await get(place.api, "/version")
@@ -22,7 +22,7 @@ async def test_the_server_says_its_version(place: Place) -> None:
     assert int(about["minor"].rstrip("+")) >= 20
 
 
-async def test_the_server_says_which_kinds_it_has(place: Place) -> None:
+async def test_discovery_lists_the_kinds(place: Place) -> None:
     """Discovery lists the kinds of every group version, including custom resources."""
     discovery = Discovery(place.api, SystemClock(), (VOLCANO,))
     await discovery.look()
@@ -51,7 +51,7 @@ async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
     assert int(fresh["metadata"]["resourceVersion"]) > int(*versions)
 
 
-async def test_the_rest_of_a_list_is_forgotten(place: Place) -> None:
+async def test_the_rest_of_an_expired_list_is_gone(place: Place) -> None:
     """The rest of an expired list is 410 Gone, unless the server still has it unchanged."""
     for name in ("a", "b", "c"):
         await make(place.api, PODS, kube_pod(name))
@@ -68,7 +68,7 @@ async def test_the_rest_of_a_list_is_forgotten(place: Place) -> None:
     assert (refused.value.status, refused.value.reason) == (410, "Expired")
 
 
-async def test_a_watch_tells_of_every_write_since_its_version(place: Place) -> None:
+async def test_a_watch_sends_every_write_since_its_version(place: Place) -> None:
     """A watch sends every write since its version, in order; a deletion has the last object."""
     await make(place.api, PODS, kube_pod("before"))
     version = (await get(place.api, ALL))["metadata"]["resourceVersion"]
@@ -94,7 +94,7 @@ async def test_a_watch_tells_of_every_write_since_its_version(place: Place) -> N
     ]
 
 
-async def test_a_watch_of_a_forgotten_version_says_so(place: Place) -> None:
+async def test_a_watch_of_a_compacted_version_is_gone(place: Place) -> None:
     """A watch from a compacted version is 410 Gone, for a kind without a watch cache."""
     events = "/api/v1/namespaces/default/events"
     version = (await get(place.api, events))["metadata"]["resourceVersion"]
@@ -117,7 +117,7 @@ async def test_a_watch_ends_after_its_time(place: Place) -> None:
     assert time.monotonic() - began > 1.5  # `told` fails if it never ends
 
 
-async def test_what_the_server_does_not_have_is_not_found(place: Place) -> None:
+async def test_unknown_kinds_and_objects_are_not_found(place: Place) -> None:
     """An unknown kind or object is 404, with a Status where Kubernetes sends one."""
     for path in ("/apis/scheduling.volcano.sh/v1beta1/nonsense", "/apis/nobody.example/v1/things"):
         assert (await ask(place.api, "GET", path)).status == 404

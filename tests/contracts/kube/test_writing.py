@@ -19,7 +19,7 @@ async def _pod(place: Place, name: str = "p") -> Any:
     return await get(place.api, f"{PODS}/{name}")
 
 
-async def test_a_pod_is_bound_once_and_its_annotations_come_with_that(place: Place) -> None:
+async def test_a_pod_is_bound_once_with_its_annotations(place: Place) -> None:
     """A pod is bound once, with its annotations; a second binding is refused, even to the same
     node."""
     made = await make(place.api, PODS, kube_pod("p", share(), annotations={"own": "x"}))
@@ -38,14 +38,12 @@ async def test_a_pod_is_bound_once_and_its_annotations_come_with_that(place: Pla
     assert await _pod(place) == pod
 
 
-async def test_a_pod_that_is_gone_is_not_bound(place: Place) -> None:
+async def test_a_deleted_pod_is_not_bound(place: Place) -> None:
     """Binding a deleted pod is 404."""
     assert status_of(await bind(place.api, "p", "n1")) == (404, "NotFound")
 
 
-async def test_another_pod_of_the_same_name_is_not_bound_where_the_server_looks(
-    place: Place,
-) -> None:
+async def test_a_binding_with_another_uid_is_refused(place: Place) -> None:
     """The uid is a precondition of a binding, except on servers before 1.21."""
     first = await make(place.api, PODS, kube_pod("p"))
     await ask(place.api, "DELETE", f"{PODS}/p")
@@ -59,7 +57,7 @@ async def test_another_pod_of_the_same_name_is_not_bound_where_the_server_looks(
         assert answer.status == 201
 
 
-async def test_a_pod_that_nobody_runs_is_deleted_at_once(place: Place) -> None:
+async def test_a_pod_without_a_kubelet_is_deleted_at_once(place: Place) -> None:
     """Unbound and ended pods are deleted at once; a bound one stays until its kubelet is done."""
     for name in ("pending", "ended", "bound"):
         await make(place.api, PODS, kube_pod(name))
@@ -85,7 +83,7 @@ async def test_a_pod_that_nobody_runs_is_deleted_at_once(place: Place) -> None:
     assert (await ask(place.api, "DELETE", f"{PODS}/bound")).status == 404
 
 
-async def test_a_finalizer_holds_a_pod_that_nobody_can_bind_any_more(place: Place) -> None:
+async def test_a_terminating_pod_with_a_finalizer_cannot_be_bound(place: Place) -> None:
     """A pod with a finalizer stays terminating, and cannot be bound, until the finalizer is
     removed."""
     pod = kube_pod("p")
@@ -103,7 +101,7 @@ async def test_a_finalizer_holds_a_pod_that_nobody_can_bind_any_more(place: Plac
     assert (await ask(place.api, "GET", f"{PODS}/p")).status == 404
 
 
-async def test_a_condition_is_patched_beside_the_others(place: Place) -> None:
+async def test_a_patched_condition_keeps_the_others(place: Place) -> None:
     """A strategic patch changes a condition by type.
 
     A wrong uid changes nothing; a repeated patch creates no new version."""
@@ -127,7 +125,7 @@ async def test_a_condition_is_patched_beside_the_others(place: Place) -> None:
     assert await _pod(place) == pod
 
 
-async def test_the_status_is_changed_by_itself(place: Place) -> None:
+async def test_status_and_spec_change_separately(place: Place) -> None:
     """A request to the status changes only the status, and one to the object only the rest."""
     made = await make(place.api, PODS, kube_pod("p"))
     wanted = made | {"status": {"phase": "Running"}}
@@ -141,7 +139,7 @@ async def test_the_status_is_changed_by_itself(place: Place) -> None:
     assert (await _pod(place))["status"]["phase"] == "Running"
 
 
-async def test_an_event_is_made_once_and_counted_up(place: Place) -> None:
+async def test_an_event_is_created_once_and_then_updated(place: Place) -> None:
     """An event is created once by name; an update with an old version is refused."""
     path = "/api/v1/namespaces/default/events"
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "p", "uid": "u"}
@@ -168,7 +166,7 @@ async def test_an_event_is_made_once_and_counted_up(place: Place) -> None:
     assert (await ask(place.api, "DELETE", named)).status == 200
 
 
-async def test_a_group_is_let_in_by_its_status(place: Place) -> None:
+async def test_a_group_is_admitted_by_its_status(place: Place) -> None:
     """A merge patch of a group's phase keeps the rest of the object."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -190,7 +188,7 @@ async def test_a_group_is_let_in_by_its_status(place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["p", "q"])
-async def test_a_name_is_taken_once(place: Place, name: str) -> None:
+async def test_a_name_is_unique(place: Place, name: str) -> None:
     """A name is unique, and free again after a deletion, with another uid."""
     first = await make(place.api, PODS, kube_pod(name))
     assert status_of(await ask(place.api, "POST", PODS, kube_pod(name))) == (409, "AlreadyExists")

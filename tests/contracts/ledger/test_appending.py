@@ -20,7 +20,7 @@ from tests.support.nats import draft
 from tests.support.polling import until
 
 
-async def test_revisions_count_from_one_and_each_draft_learns_its_own(place: Place) -> None:
+async def test_revisions_count_from_one(place: Place) -> None:
     """Revisions count from 1 for one draft, none, and a batch of a thousand; each append returns
     its own."""
     ledger = await place.connect()
@@ -38,7 +38,7 @@ async def test_revisions_count_from_one_and_each_draft_learns_its_own(place: Pla
     assert await ledger.record_at(1_002) is None
 
 
-async def test_a_stale_fence_is_refused_with_where_the_subject_stands(place: Place) -> None:
+async def test_a_stale_fence_is_refused_with_the_current_revision(place: Place) -> None:
     """A stale fence is refused with the subject's last revision; a current one is accepted."""
     ledger = await place.connect()
     assert await ledger.append([draft("workload.a", expect=0)]) == [1]
@@ -79,7 +79,7 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: P
         await ledger.append([draft("workload.a"), draft("workload.a", expect=3)])
 
 
-async def test_of_two_writers_with_one_basis_one_wins(place: Place) -> None:
+async def test_one_of_two_writers_with_the_same_fence_wins(place: Place) -> None:
     """Of two concurrent writers with the same fence on one subject, exactly one wins."""
     writers = [await place.connect("scheduler") for _ in range(2)]
     outcomes = await asyncio.gather(
@@ -89,7 +89,7 @@ async def test_of_two_writers_with_one_basis_one_wins(place: Place) -> None:
     assert [type(outcome) for outcome in outcomes if outcome != [1]] == [FenceRefused]
 
 
-async def test_an_id_is_taken_once(place: Place) -> None:
+async def test_a_repeated_id_is_refused(place: Place) -> None:
     """A repeated id is refused: alone, on another subject, in a batch, and within one batch."""
     ledger = await place.connect()
     await ledger.append([draft("workload.z")])
@@ -123,7 +123,7 @@ async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
         await ledger.append([draft("workload.a", key="other", expect=0)])
 
 
-async def test_in_a_batch_the_id_is_looked_at_before_the_fence(place: Place) -> None:
+async def test_a_batch_checks_ids_before_fences(place: Place) -> None:
     """A repeated fenced batch is a duplicate, whatever its subjects' current revisions."""
     ledger = await place.connect()
     batch = [draft("workload.a", key="one", expect=0), draft("workload.b", key="two", expect=0)]
@@ -149,7 +149,7 @@ async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> No
     await until(free, f"the id to be free after {WINDOW_S} s", interval_s=0.2)
 
 
-async def test_limits_are_named_before_anything_is_sent(place: Place) -> None:
+async def test_limits_are_checked_before_sending(place: Place) -> None:
     """Too many drafts, too many bytes and invalid fields are refused before anything is sent."""
     ledger = await place.connect()
     assert await ledger.append([draft(payload=b"x" * MAX_PAYLOAD_BYTES)]) == [1]
@@ -232,7 +232,7 @@ async def test_a_missing_answer_is_unknown_and_the_retry_finds_the_event(place: 
     assert refused.revision == 1
 
 
-async def test_a_closed_connection_takes_nothing(place: Place) -> None:
+async def test_a_closed_connection_is_unavailable(place: Place) -> None:
     """A closed connection is unavailable, and stores nothing."""
     ledger = await place.connect()
     await ledger.close()

@@ -55,7 +55,7 @@ async def test_a_reader_starts_where_it_says(place: Place) -> None:
 
 
 @pytest.mark.parametrize("subjects", [(ALL_SUBJECTS,), ("apportion.v1.workload.>",)])
-async def test_a_reader_ahead_of_the_ledger_is_told_of_a_hole(
+async def test_a_reader_ahead_of_the_ledger_gets_a_hole(
     place: Place, subjects: Sequence[str]
 ) -> None:
     """A reader ahead of the ledger gets a hole, because the ledger lost what its snapshot has."""
@@ -83,7 +83,7 @@ async def test_a_reader_of_some_subjects(place: Place, subjects: Sequence[str]) 
     assert seen == [2, 4, 6, 8, 10, 13]
 
 
-async def test_a_broken_connection_costs_no_record(place: Place) -> None:
+async def test_a_reader_resumes_after_a_broken_connection(place: Place) -> None:
     """A reader resumes after a broken connection, without loss or repetition."""
     writer, reader = await place.connect(), await place.connect(shaky=True)
     seen: list[int] = []

@@ -83,7 +83,7 @@ async def test_a_record_not_answered_in_time_goes_to_another_worker(place: Place
     assert await alive.fetch(1, 1) == []
 
 
-async def test_who_leaves_keeps_nothing_back(place: Place) -> None:
+async def test_a_leaving_worker_releases_its_records(place: Place) -> None:
     """Records in transit to a worker that leaves go to another at once, before their time is up."""
     queue = await _queue(await place.connect("binder"))
     fetching = asyncio.ensure_future(queue.fetch(1, 3))
@@ -153,7 +153,7 @@ async def test_a_waiting_worker_is_woken_by_the_first_record(place: Place) -> No
         assert _revisions(await fetching) == [1]
 
 
-async def test_no_more_is_in_flight_than_allowed(place: Place) -> None:
+async def test_the_limit_in_flight_holds_for_all_workers(place: Place) -> None:
     """The limit of records in flight applies to all workers together."""
     await _placements(place, 5)
     queue = await _queue(await place.connect("binder"), max_in_flight=2)
@@ -176,7 +176,7 @@ async def test_several_subjects_make_one_queue(place: Place) -> None:
     assert _revisions(await taken(queue, 2)) == [1, 3]
 
 
-async def test_a_queue_set_up_differently_is_named(place: Place) -> None:
+async def test_a_queue_with_other_settings_is_reported(place: Place) -> None:
     """A queue that exists with other settings is reported and left unchanged."""
     binder = await place.connect("binder")
     await _queue(binder, max_in_flight=10)
@@ -186,14 +186,14 @@ async def test_a_queue_set_up_differently_is_named(place: Place) -> None:
     await _queue(binder, max_in_flight=10)
 
 
-async def test_only_binders_open_it(place: Place) -> None:
+async def test_only_binders_may_open_the_queue(place: Place) -> None:
     """Only binders may open the queue, by the server's permissions."""
     for role in ("scheduler", "watcher", "operator"):
         with pytest.raises(NotPermitted):
             await _queue(await place.connect(role))
 
 
-async def test_a_lost_acknowledgement_is_said(place: Place) -> None:
+async def test_a_lost_acknowledgement_is_reported(place: Place) -> None:
     """A lost acknowledgement is reported, because the record may come again."""
     await _placements(place, 1)
     ledger = await place.connect("binder", shaky=True)
