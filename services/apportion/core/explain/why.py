@@ -179,7 +179,7 @@ def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlace
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
     """Return how the devices were chosen within the node.
 
-    As in `among the devices of n1 it went by bestfit: to where the least is left over`. Empty if
+    As in `bestfit chose the device on n1 that has the least leftover`. Empty if
     the policy has changed since, another scheduler chose, or the pod has its own device weights."""
     submitted = pod.submitted
     elsewhere = submitted.chooser or not placement.rationale or not placement.shares

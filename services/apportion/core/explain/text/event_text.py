@@ -156,8 +156,9 @@ def ask_words(ask: schemas.Ask) -> str:
 
 
 def room_made(node: str, leaving: list[str]) -> str:
-    """Return, after "room", which pods have to end first."""
-    return f"is made for it on {node}, where it goes once these have left: {listed(leaving)}"
+    """Return which pods have to end first, as in `it will run on n1 once … has left`."""
+    left = "has left" if len(leaving) == 1 else "have left"
+    return f"it will run on {node} once {listed(leaving)} {left}"
 
 
 def listed(things: list[str], most: int = LISTED) -> str:

@@ -70,7 +70,7 @@ OF_DEVICES: tuple[Cause[AmountCheck], ...] = (
           fix_when_empty=LARGER, check=health),
     Cause(_C.DEVICE_CORDONED, "device is cordoned", "apportion uncordon {device}", OFFERED,
           fix_when_empty=LARGER, check=cordon),
-    Cause(_C.DEVICE_IN_USE, "device is in use, but the pod needs an empty one",
+    Cause(_C.DEVICE_IN_USE, "too few empty devices",
           "wait for the pods on the device to end", DEVICE, kind=Kind.FREED, fix_when_empty=LARGER,
           check=alone),
     Cause(_C.SLOTS_EXHAUSTED, "device is already shared by its maximum number of containers",
