@@ -154,7 +154,7 @@ def its_end_is_told(up: Standalone, name: str, node: str) -> None:
     assert why in up.run("tail", "--from", "1", "--no-follow").stdout
     story = [row["sentence"] for row in up.json("history", name)["items"]]
     before_it = next(at for at, said in enumerate(story) if "drained" in said)
-    assert story[before_it].startswith(f"default/{name}: the one before is gone: {why}")
+    assert story[before_it].startswith(f"default/{name}: the previous pod ended: {why}")
     assert story[before_it + 1].startswith(f"default/{name} placed on {OTHER[node]}")
     last = up.run("why", name).stdout.splitlines()[-1]
     assert last.startswith(f"before: {why}, at revision ")

@@ -85,7 +85,7 @@ def test_what_was_planned_then_happens(up: Standalone, tmp_path: Path) -> None:
     said = up.run("plan", "-f", "-", stdin=pod("p2", 90_000).encode())
     assert said.returncode == 6
     assert re.search("default/p2, .* revision", said.stdout)
-    assert "can never fit" in said.stdout
+    assert "would not fit" in said.stdout
 
 
 def test_a_lost_node_and_more_nodes(up: Standalone) -> None:

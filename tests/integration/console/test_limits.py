@@ -84,7 +84,7 @@ def test_the_headline_says_how_much_of_a_gang_is_missing(
 ) -> None:
     """In the words of `apportion why`, not that of a cause, which has no numbers."""
     cluster.run("submit", "--wait", "-f", "-", stdin=GANG.encode())
-    said = "its gang needs 3 pods together and has 1"
+    said = "its gang needs 3 pods to start, but has 1"
     assert said in cluster.json("why", "half-0")["sentence"]
     with opened(browser, base) as page:
         visit(page, "#/pod/default/half-0")
@@ -126,7 +126,7 @@ def test_of_a_gang_that_is_too_large_its_line_says_that_first(
         visit(page, "#/waiting")
         line = page.locator(".line", has_text="large-0")
         expect(line.locator(".why")).to_contain_text(
-            re.compile("Its gang needs 200 places together, and this fleet has [0-9]+ with")
+            re.compile("Its gang needs to place 200 pods together, but only [0-9]+")
         )
         expect(line.locator(".line-h")).to_contain_text("gang default/large needs 200, has 200")
         rows = line.locator("tbody tr").evaluate_all(DISPLAYED)
@@ -200,7 +200,7 @@ def test_who_would_be_beyond_a_quota_is_told_that(
         visit(page, f"#/whatif?lose={','.join({pod['node'] for pod in pods})}")
         rows = page.locator("section", has_text="Who is hit").locator("tr", has_text="tight/")
         expect(rows).to_have_count(2)
-        expect(rows.last).to_contain_text("waits: the quota gpus of its namespace allows 4,000 of ")
+        expect(rows.last).to_contain_text("waits: its ResourceQuota gpus is short of ")
         assert offences(page) == []
     cluster.json("delete", "tight/one", "tight/two")
     cluster.run("delete", "-f", "-", stdin=QUOTA.encode())

@@ -67,7 +67,7 @@ def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> 
 
 def moving(target: str) -> str:
     """Return how to move pods off a failed device or a silent node."""
-    return f"Move its pods with `apportion drain {target} --reason REASON`"
+    return f"`apportion drain {target} --reason REASON` moves its pods"
 
 
 def unready(state: State, pod: PodState) -> str:

@@ -77,7 +77,7 @@ def test_tables_say_what_matters(golden: Golden) -> None:
     assert " waiting " in shown
     assert "refused" not in shown
     assert " 5m " in shown
-    assert "can never fit" in shown
+    assert "would not fit" in shown
     golden({"pods": shown})
     shown = printed(tables.devices(device_answers(ledger.node("n1"))))
     assert "failed: XID 79" in shown
@@ -200,7 +200,7 @@ def test_lists_say_who_is_on_a_node_that_is_not_heard() -> None:
     shown = printed(
         tables.pods([pod_answer(ledger.state, ledger.pod(uid)) for uid in ("m0", "m1")])
     )
-    said = f"; the agent of {lost} is not heard, found silent at "
+    said = f"; the agent of {lost} has not reported, detected at "
     assert [said in line for line in shown.splitlines()[1:]] == [True, False]
     gangs = tables.gangs([gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])])
     assert f"2 placed; 1 on {lost}, " in printed(gangs)

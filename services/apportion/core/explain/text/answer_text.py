@@ -56,7 +56,9 @@ def _off_words(off: reads.OffOffer) -> str:
     name = f"{device_words(off.device)} of {off.node}" if off.device else off.node
     if off.state == "cordoned":
         return f"{name} is cordoned: {cordon_words(off.cordons)}"
-    return f"{name} is not ready" + (", its agent is not reporting" if off.state == "silent" else "")
+    return f"{name} is not ready" + (
+        ", its agent is not reporting" if off.state == "silent" else ""
+    )
 
 
 def node_with_text(node: reads.NodeAnswer) -> reads.NodeAnswer:
@@ -91,7 +93,9 @@ def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
     if not pod.nominated:
         return pod
     if not pod.leaving_names:
-        return structs.replace(pod, room=f"{pod.nominated} is reserved for it; the evicted pods have left")
+        return structs.replace(
+            pod, room=f"{pod.nominated} is reserved for it; the evicted pods have left"
+        )
     return structs.replace(pod, room=f"{room_made(pod.nominated, list(pod.leaving_names))}")
 
 
@@ -106,8 +110,8 @@ def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
     """Add the sentence: the summary, and gangs that a drain would move whole."""
     said = plan.summary
     if plan.moved_whole:
-        more = words.many(plan.moved_along, "pod")
-        said += f"; a drain would move the whole of {listed(list(plan.moved_whole))}, {more} more"
+        more = words.many(plan.moved_along, "more pod")
+        said += f"; a drain would move all of {listed(list(plan.moved_whole))}, {more}"
     return structs.replace(plan, sentence=said)
 
 
@@ -162,7 +166,11 @@ def _planned(pod: PlannedPod) -> str:
         would = "would restart on" if pod.was == pod.node else "would move to"
         place = placed_words(pod.placed) if pod.placed is not None else pod.node
         said = f"{would if pod.was else 'fits on'} {place}"
-        return said + (f", once {listed(list(pod.evicts))} is evicted" if pod.evicts else "")
+        return said + (
+            f", once {listed(list(pod.evicts))} {'has' if len(pod.evicts) == 1 else 'have'} left"
+            if pod.evicts
+            else ""
+        )
     if pod.ends:
         return "would be evicted for another pod"
     if pod.outcome == "never":
@@ -324,7 +332,8 @@ def placed_words(placed: reads.WhyPlaced) -> str:
     score, nodes = placed.score, placed.nodes
     said = f"{placed.node} (score {score.total:.1f})"
     if not placed.runners_up:
-        return f"{said}, the only one of {words.nodes(nodes)} that fits" if nodes else said
+        only = f"only one of {words.nodes(nodes)} that fits" if nodes > 1 else "only node"
+        return f"{said}, the {only}" if nodes else said
     second = placed.runners_up[0]
     said += f", ahead of {second.node} ({second.total:.1f})"
     leads = {

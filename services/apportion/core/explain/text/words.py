@@ -149,7 +149,9 @@ def _cards(wanted: DeviceConstraints) -> list[str]:
 
 def indexes(wanted: DeviceConstraints) -> str:
     """Return the required device indexes, as in `device indexes 0 and 2`."""
-    return ("device index " if len(wanted.indexes) == 1 else "device indexes ") + _all(map(str, wanted.indexes))
+    return ("device index " if len(wanted.indexes) == 1 else "device indexes ") + _all(
+        map(str, wanted.indexes)
+    )
 
 
 def _all(names: Iterable[str]) -> str:
@@ -317,7 +319,9 @@ def limit_of(refused: PodRefused) -> str:
     return _of_gang(refused, refused.gang, limits) if limits else gang(refused.gang)
 
 
-def _of_gang(refused: PodRefused, found: GangShortage, said: str, whom: str = "one more pod") -> str:
+def _of_gang(
+    refused: PodRefused, found: GangShortage, said: str, whom: str = "one more pod"
+) -> str:
     """Return what blocks `whom` of a gang; limits include its pods that fit."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
     return f"{gang(found)}; {'counting these' if counted else f'for {whom}'}, {said}"
@@ -416,7 +420,8 @@ def _empty_cards(shape: Shape | None) -> str:
     if not alone:
         return ""
     noun = "GPU" if all(ask.family == "nvidia" for ask in asks) else "device"
-    return f"needs {many(alone, f'empty {noun}')} on one node"
+    there = " on one node" if alone > 1 else ""
+    return f"needs {many(alone, f'empty {noun}')}{there}"
 
 
 def undeclared(group: str) -> str:

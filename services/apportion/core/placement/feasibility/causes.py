@@ -63,7 +63,8 @@ OF_PARTS: Final[tuple[Cause[Any], ...]] = (
 TOGETHER: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.NUMA_MISMATCH, "no NUMA node of the host has enough matching devices",
           "free devices on one NUMA node, or remove the NUMA binding", DEVICE, unit=Unit.DEVICES,
-          fix_when_empty="use a node with more such devices per NUMA node, or remove the NUMA binding"),
+          fix_when_empty="use a node with more such devices per NUMA node, or remove the "
+          "NUMA binding"),
     Cause(_C.MODULES_IN_USE, "enough devices fit, but too few complete modules",
           "wait for the other devices of a module to be freed", DEVICE, unit=Unit.DEVICES,
           fix_when_empty=LARGER),
