@@ -175,7 +175,7 @@ def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> N
         "submit", "-f", "-", "--wait", "--timeout", "3600", stdin=gated + b"---" + lone, code=1
     )  # fmt: skip
     why = {
-        "default/gated": "until its gates are taken away: example.com/hold",
+        "default/gated": "until its scheduling gates are removed: example.com/hold",
         "default/lone": "its gang default/nowhere is not declared yet: there is no PodGroup of "
         "that name",
     }

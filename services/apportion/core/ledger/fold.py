@@ -327,7 +327,7 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
             (data.shape.device_policy, chains.known(data.shape.device_policy)),
         ):
             if not known:
-                raise _Refused(f"pod {data.uid} names the policy {policy!r}, which is unknown")
+                raise _Refused(f"pod {data.uid} names the policy {policy!r}, which nobody knows")
         state.shapes[key] = data.shape
     else:  # pods of one shape share the object
         force_setattr(data, "shape", shape)
@@ -416,7 +416,7 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
     if pod.phase is not PENDING:
         raise _Refused(f"pod {data.pod} is {pod.phase.value} already")
     if pod.submitted.gates:
-        raise _Refused(f"pod {data.pod} has scheduling gates: {', '.join(pod.submitted.gates)}")
+        raise _Refused(f"pod {data.pod} waits for its gates: {', '.join(pod.submitted.gates)}")
     if data.attempt != pod.attempt:
         raise _Refused(f"pod {data.pod}: attempt {data.attempt}, expected {pod.attempt}")
     node = state.nodes.get(data.node)
@@ -437,9 +437,7 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
 def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.phase is ALLOCATED:
-        raise _Refused(
-            f"pod {data.pod} is allocated already; its shares are freed only when it ends"
-        )
+        raise _Refused(f"pod {data.pod} is allocated already: only its end frees its shares")
     shares, lived_until = shares_of(pod), pod.submitted_revision if pod.adopted else 0
     node = unplace(context.state, pod)
     context.state.failing.pop(data.pod, None)
@@ -584,7 +582,7 @@ def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
 def _share_breached(context: _Context, data: ShareBreached) -> Change:
     pod = _placed_pod(context.state, data)
     if all(share.device != data.device for share in shares_of(pod)):
-        raise _Refused(f"pod {data.pod} has no share of {data.device}")
+        raise _Refused(f"pod {data.pod} holds nothing of {data.device}")
     return Change(data, pod=pod)
 
 

@@ -95,7 +95,7 @@ class Rules(Struct):
         if enabled in known:
             return ""  # already looked up
         if legal_version(data.format, known, revision) >= data.version:
-            return f"{data.format}@{data.version} is already enabled"
+            return f"{data.format}@{data.version} is legal already"
         self.enabled[data.format] = (*known, enabled)
         return ""
 
@@ -112,8 +112,8 @@ class Rules(Struct):
         if aside is not None and aside.at == revision:
             return ""
         return (
-            f"revision {data.revision} cannot be set aside: it is not an earlier event, is "
-            "already set aside, or itself sets an event aside"
+            f"revision {data.revision} cannot be set aside: it does not stand before this, or is "
+            "set aside already, or is itself of those that set aside"
         )
 
     def foresee(self, said: Iterable[Said]) -> None:

@@ -77,7 +77,7 @@ def test_tables_say_what_matters(golden: Golden) -> None:
     assert " waiting " in shown
     assert "refused" not in shown
     assert " 5m " in shown
-    assert "would not fit" in shown
+    assert "never fits" in shown
     golden({"pods": shown})
     shown = printed(tables.devices(device_answers(ledger.node("n1"))))
     assert "failed: XID 79" in shown

@@ -171,7 +171,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "agents",
         "broken",
         cluster(silent=(SilentAgent("n2", "2026-03-01T09:30:00.1Z", 3),)),
-        "n2, found silent at 2026-03-01T09:30:00Z, with 3 pods",
+        "n2, detected at 2026-03-01T09:30:00Z, with 3 pods",
     ),
     (
         "devices",
@@ -261,7 +261,7 @@ def test_a_fix_names_the_device_that_it_is_for(golden: Golden) -> None:
     four = cluster(nodes=4, silent=silent, simulated=("s1", "s2"), simulated_nodes=3)
     both = found(four, "agents").fix
     assert "`apportion simulate return s1`" in both
-    assert "`apportion drain s2 --reason WHY`" in both
+    assert "`apportion drain s2 --reason REASON`" in both
     assert "drain" not in lost, "nobody is on it"
     assert "simulate" not in found(cluster(silent=silent[:1]), "agents").fix
     golden({
@@ -284,7 +284,7 @@ def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Gold
     assert "drain" not in check.fix, "nothing is left to take so many pods"
     others_there = cluster(silent=silent, simulated=names, simulated_nodes=8, nodes=16)
     moved = found(others_there, "agents").fix
-    assert "`apportion drain s1 --reason WHY`" in moved
+    assert "`apportion drain s1 --reason REASON`" in moved
     real = (*silent, SilentAgent("r1", silent[0].time))
     mixed = found(cluster(silent=real, simulated=names, simulated_nodes=8), "agents").fix
     assert not {"s4", "s5", "s6"} & set(re.findall(r"s\d", check.words + check.fix))

@@ -26,14 +26,14 @@ def charged(state: State, data: PodAdopted) -> list[DeviceState]:
 
     The state is not changed. Raises Oversold if a device cannot hold its share."""
     if data.pod != data.submitted.uid:
-        raise Oversold(f"pod {data.pod} has the manifest of pod {data.submitted.uid}")
+        raise Oversold(f"pod {data.pod} is described as pod {data.submitted.uid}")
     families = {ask.container: ask.family for ask in data.submitted.shape.asks}
     known = state.nodes.get(data.node)
     found: dict[str, DeviceState] = {}
     for share in data.shares:
         family = families.get(share.container)
         if family is None:
-            raise Oversold(f"container {share.container} has a share but requests no device")
+            raise Oversold(f"container {share.container} asks for nothing, and holds a share")
         if share.device not in found:
             found[share.device] = _copy(state, known, data.node, share.device, family=family)
         device = found[share.device]
@@ -78,7 +78,7 @@ def _copy(
         return structs.replace(known)
     owner = other_owner(state, name, device)
     if owner is not None:
-        raise Oversold(f"device {device} belongs to node {owner.name}")
+        raise Oversold(f"device {device} is of node {owner.name}")
     count = len(node.devices) if node else 0
     if count >= COUNT_MAX:
         raise Oversold(f"node {name} would have more than {COUNT_MAX} devices")
@@ -108,7 +108,7 @@ def _make_room(state: DeviceState, share: Share) -> None:
         slots=device.slots + slots,
     )
     if more.memory_mib > MEMORY_MIB_MAX or more.cores > CORES_MAX or more.slots > SLOTS_MAX:
-        raise Oversold(f"device {device.id}: more is reported as allocated than a device can have")
+        raise Oversold(f"device {device.id}: more is said to be held of it than any device has")
     state.device = more
     state.memory_free_mib += memory_mib
     state.cores_free += cores

@@ -108,9 +108,7 @@ def _difference_found(context: Context, data: DifferenceFound) -> Change:
 @folds(LedgerRebuilt)
 def _ledger_rebuilt(context: Context, data: LedgerRebuilt) -> Change:
     if context.state.pods:
-        raise Refused(
-            f"the ledger still has {len(context.state.pods)} pods, so it cannot be rebuilt"
-        )
+        raise Refused(f"the ledger has {len(context.state.pods)} pods, and so is not lost")
     return Change(data)
 
 

@@ -78,16 +78,14 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
         )
     one = state.pods.get(data.beneficiary)
     if one is None or one.phase is not PENDING:
-        raise Refused(
-            f"pod {data.beneficiary}, for which {data.pod} would be evicted, is not pending"
-        )
+        raise Refused(f"pod {data.beneficiary}, for which {data.pod} would go, does not wait")
     if pod.submitted.priority >= one.submitted.priority:
         raise Refused(
-            f"pod {data.pod} of priority {pod.submitted.priority} would be evicted for "
-            f"{data.beneficiary} of priority {one.submitted.priority}"
+            f"pod {data.pod} of priority {pod.submitted.priority} would go for {data.beneficiary} "
+            f"of priority {one.submitted.priority}"
         )
     if not pod.submitted.evictable:
-        raise Refused(f"pod {data.pod} is not preemptable")
+        raise Refused(f"pod {data.pod} may not be evicted for others")
     if data.nominated not in state.nodes:
         raise Refused(f"node {data.nominated} is not known")
     state.evictions[data.pod] = data
@@ -153,5 +151,5 @@ def _reasons_after(
         return ()
     after = without(before, data.of)
     if after == before:
-        raise Refused(f"{data.of} has no cordon on {target}")
+        raise Refused(f"{data.of} has no reason against {target}")
     return after

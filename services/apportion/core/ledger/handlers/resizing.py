@@ -24,7 +24,7 @@ def asked(context: Context, data: ResizeAsked) -> Change:
     if pod is None:
         raise Refused(f"pod {data.pod} is not live")
     if pod.placement is None or not pod.bound_revision:
-        raise Refused(f"pod {data.pod} is not bound, so it cannot be resized")
+        raise Refused(f"pod {data.pod} is not bound: there is nothing of it to resize")
     state.resizes[data.pod] = Resize(data, context.revision)
     return Change(data, pod=pod, shares=())
 
@@ -44,7 +44,7 @@ def resized(context: Context, data: PodResized, pod: PodState) -> Change:
             f"node {data.node}: chain broken: previous {data.previous!r}, expected {node.chain!r}"
         )
     if [_place(share) for share in data.shares] != [_place(share) for share in placed.shares]:
-        raise Refused(f"pod {data.pod} does not have the devices to be resized")
+        raise Refused(f"pod {data.pod} holds other devices than those that are resized")
     before = copy(pod)
     exchange(node, placed.shares, data.shares)
     pod.placement = structs.replace(placed, shares=data.shares)
@@ -101,7 +101,7 @@ def exchange(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]
 def _check_asked(state: State, data: PodResized | ResizeRefused) -> None:
     wish = state.resizes.get(data.pod)
     if wish is None or wish.revision != data.asked:
-        raise Refused(f"no resize of pod {data.pod} was requested at revision {data.asked}")
+        raise Refused(f"nobody waits for an answer to revision {data.asked} about pod {data.pod}")
 
 
 def _place(share: Share) -> Share:

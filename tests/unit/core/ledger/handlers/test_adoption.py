@@ -116,10 +116,10 @@ def test_room_is_found_when_an_adopted_pod_ends() -> None:
     [
         (adopted("p1", share("g0", 90_000)), "memory_mib needed 90000, available 81920"),
         (adopted("p1", share("g0", 60_000), share("g0", 60_000)), "available 21920"),
-        (adopted("p1", share("g0", container="other")), "has a share but requests no device"),
-        (adopted("p1", share("x0")), "device x0 belongs to node n2"),
+        (adopted("p1", share("g0", container="other")), "asks for nothing, and holds a share"),
+        (adopted("p1", share("x0")), "device x0 is of node n2"),
         (adopted("p1", share("npu0")), "device npu0 is ascend310p, not nvidia"),
-        (adopted("p1", *(share("z", 1 << 24) for _ in range(2))), "than a device can have"),
+        (adopted("p1", *(share("z", 1 << 24) for _ in range(2))), "than any device has"),
         (adopted("there", share("g0")), "pod there was submitted already"),
     ],
 )
