@@ -185,7 +185,7 @@ def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
         first.said("holding")
         done = up.run("run", "--memory", "8000", "--timeout", "12", "--", "true")
         assert done.returncode == 1
-        assert "within 12 s: none" in done.stderr
+        assert "within 12 s: no node fits" in done.stderr
         told = "did not start: no room for it within 12 s"
         wait_until(lambda: any(told in each for each in reasons(up)), "the reason")
         first.close()

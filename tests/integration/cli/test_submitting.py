@@ -176,8 +176,7 @@ def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> N
     )  # fmt: skip
     why = {
         "default/gated": "until its scheduling gates are removed: example.com/hold",
-        "default/lone": "its gang default/nowhere is not declared yet: there is no PodGroup of "
-        "that name",
+        "default/lone": "its gang default/nowhere has no PodGroup yet",
     }
     assert (said["refused"], said["undecided"]) == (why, [])
     assert said["causes"] == dict.fromkeys(why.values(), 1)
@@ -200,7 +199,7 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
     small = web(2).replace(b"name: web}", b"name: web, namespace: small}", 1)
     waited = up.json("submit", "-f", "-", "--wait", stdin=small, code=1)
     assert (len(waited["placed"]), len(waited["refused"])) == (1, 1)
-    assert "quota" in next(iter(waited["refused"].values()))
+    assert "ResourceQuota" in next(iter(waited["refused"].values()))
     wrong = LIMITS.replace('cpu: "4"', "cpu: lots").encode()
     problem = up.json("submit", "-f", "-", stdin=wrong, code=1)["problems"]
     assert "spec.capability" in problem[0]

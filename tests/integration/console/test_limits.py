@@ -161,7 +161,10 @@ def test_a_pod_with_gates_waits_for_these_and_stands_in_no_line(
     with opened(browser, base) as page:
         visit(page, "#/pod/default/gated")
         expect(page.locator("h1")).to_have_text(
-            re.compile(r"^Waits for [\d. a-z]+ until its scheduling gates are removed: example.com/hold\.$")
+            re.compile(
+                r"^Waits for [\d. a-z]+ until its scheduling gates are removed: "
+                r"example.com/hold\.$"
+            )
         )
         expect(page.locator("#main")).not_to_contain_text(re.compile("nobody has looked|number"))
         expect(heading(page, "Why it waits no scheduler looks at it before")).to_have_count(1)

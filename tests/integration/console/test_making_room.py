@@ -63,9 +63,7 @@ def test_who_waits_shows_that_room_is_made(
         expect(page.locator(".answer")).to_contain_text("room is made for 1")
         row = page.locator(".line tbody tr", has_text="high")
         expect(row.get_by_text("once 2 pods left").locator("visible=true")).to_have_attribute(
-            "title",
-            "room is made for it on node-1, where it goes once these have left: "
-            "default/low-a, default/low-b",
+            "title", "it will run on node-1 once default/low-a, default/low-b have left"
         )
         expect(row).to_contain_text("priority 9")
         assert offences(page) == []
