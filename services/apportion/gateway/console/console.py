@@ -1,10 +1,10 @@
-"""The console's files over HTTP, as they stand in `static/`: no build step, no other host.
+"""Serve the console's files from `static/`, without a build step or any other host.
 
-Everything a page shows it asks from the read API. The files are read once and held in memory, each
-with a tag of its content, so that a browser asks again and is answered in a word.
+Pages get their data from the read API. The files are read once and kept in memory, each with an
+ETag of its content, so that a repeated request returns 304.
 
-Invariant: nothing outside `static/` is ever answered, and every answer carries the policy that
-keeps a page from loading, running or asking anything that is not this gateway's own."""
+Invariants: nothing outside `static/` is served, and every response has the policy that keeps a page
+from loading, running or requesting anything from another host."""
 
 import mimetypes
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ class _File(Struct, frozen=True):
 
 
 def console_routes() -> Iterable[web.AbstractRouteDef]:
-    """`/` is the page; what it loads is below `/console/`."""
+    """The routes: `/` is the page, and its files are below `/console/`."""
     files = served()
 
     async def page(request: web.Request) -> web.Response:
@@ -50,21 +50,21 @@ def console_routes() -> Iterable[web.AbstractRouteDef]:
     async def asset(request: web.Request) -> web.Response:
         file = files.get(request.match_info["path"])
         if file is None:
-            raise web.HTTPNotFound(text="the console has no such file\n", headers=HEADERS)
+            raise web.HTTPNotFound(text="no such file in the console\n", headers=HEADERS)
         return _answer(request, file)
 
     return (web.get("/", page), web.get("/console/{path:.+}", asset))
 
 
 def served() -> dict[str, _File]:
-    """Every file by its path: those of `static`, and the vocabulary."""
+    """All files by path: those of `static` and the generated vocabulary module."""
     files = dict(_files(resources.files(__package__) / "static", ""))
     files["js/vocabulary.js"] = _file("vocabulary.js", vocabulary())
     return files
 
 
 def vocabulary() -> bytes:
-    """The verbs' words and the names of all policies, as a module."""
+    """A JavaScript module with the display names of the CLI and all policies."""
     policies = tuple(POLICIES)
     tables = {"PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY, "POLICIES": policies}
     return b"".join(

@@ -80,10 +80,7 @@ export function actNotes(targets) {
         `apportion cordon ${quoted(target.name)} ${REASON}`,
       ]),
     );
-  rows.push([
-    `Drain ${node.name}`,
-    `apportion drain ${quoted(node.name)} ${REASON}`,
-  ]);
+  rows.push([`Drain ${node.name}`, `apportion drain ${quoted(node.name)} ${REASON}`]);
   return html`${off ? html`<p class="faint" id="why-off">${off}</p>` : ""}
     <dl class="cmds">
       ${rows.map(

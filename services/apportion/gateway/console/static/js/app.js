@@ -416,7 +416,11 @@ mount(
   $("#nav"),
   NAVIGATION.map(
     ({ path, title, icon }, at) =>
-      html`<a href="#/${path}" data-page="${path}" title="${title} (${at + 1})"
+      html`<a
+        href="#/${path}"
+        data-page="${path}"
+        title="Press ${at + 1}"
+        aria-keyshortcuts="${at + 1}"
         >${icon}<span>${title}</span><b class="badge" hidden></b
         ><kbd aria-hidden="true">${at + 1}</kbd></a
       >`,

@@ -163,8 +163,7 @@ export function openPalette(pages) {
           </li>`,
       ),
     );
-    if (!rows.length)
-      mount($("#pal-rows"), html`<li class="faint">No matches</li>`);
+    if (!rows.length) mount($("#pal-rows"), html`<li class="faint">No matches</li>`);
   };
   field.addEventListener("input", () => {
     chosen = 0;

@@ -36,20 +36,17 @@ export class TimeBar {
           <button id="t-before" aria-label="Previous mark" title="Previous mark  [">
             ${ICONS.before}</button
           ><button id="t-play" aria-label="Play" title="Play  space">${ICONS.play}</button
-          ><button id="t-next" aria-label="Next mark" title="Next mark  ]">
-            ${ICONS.next}</button
+          ><button id="t-next" aria-label="Next mark" title="Next mark  ]">${ICONS.next}</button
           ><button id="t-speed" title="Speed" aria-label="Speed" class="m"></button>
         </div>
         <div class="t-track" id="t-track">
           <canvas id="t-hist" aria-hidden="true"></canvas>
           <div class="t-marks" id="t-marks"></div>
-          <input
-            id="t-range"
-            type="range"
-            step="${STEP_MS}"
-            aria-label="Time shown"
-          /><i class="t-head" id="t-head"></i><i class="t-ghost" id="t-ghost" hidden></i
-          ><span class="t-tip" id="t-tip" hidden></span>
+          <input id="t-range" type="range" step="${STEP_MS}" aria-label="Time shown" /><i
+            class="t-head"
+            id="t-head"
+          ></i
+          ><i class="t-ghost" id="t-ghost" hidden></i><span class="t-tip" id="t-tip" hidden></span>
           <div class="t-list" id="t-list" popover aria-label="Marks"></div>
           <p class="t-none faint" id="t-none" hidden></p>
         </div>

@@ -53,9 +53,7 @@ export class Working {
     $("#since", this.head).textContent =
       seconds < 60 ? `${Math.floor(seconds)} s` : duration(seconds);
     if (seconds < LONG_S) return;
-    const words = this.heard
-      ? "large plan, still running"
-      : "queued behind other plans";
+    const words = this.heard ? "large plan, still running" : "queued behind other plans";
     if ($("#long", this.head).textContent === words) return;
     $("#long", this.head).textContent = words;
     this.status.textContent = `Still working: ${words}. ${this.heard}`;

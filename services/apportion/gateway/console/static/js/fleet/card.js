@@ -161,7 +161,8 @@ function notes(node, card, more = null) {
   const bits = card === WHOLE ? (node.ready ? 0 : UNREADY) : node.state[card];
   if (bits & UNREADY) found.push(["bad", "broken", unready(more)]);
   if (bits & ABSENT) found.push(["bad", "broken", "No longer reported by the node's agent"]);
-  if (bits & FAILED) found.push(["bad", "broken", node.notes[card] || "Failed, no reason reported"]);
+  if (bits & FAILED)
+    found.push(["bad", "broken", node.notes[card] || "Failed, no reason reported"]);
   if (node.cordons[card]) found.push(["warn", "soon", `Cordoned: ${node.cordons[card]}`]);
   if (node.cordon) found.push(["warn", "soon", `Node cordoned: ${node.cordon}`]);
   return found.map(
@@ -174,7 +175,7 @@ function unready(more) {
   const silent = instant(more?.node.silent);
   return silent === null
     ? "Node not ready"
-    : `Node not ready: agent not reporting since ${when(silent, shownTime())}`;
+    : `Node not ready: agent not reporting (detected at ${when(silent, shownTime())})`;
 }
 
 function bars(node, card) {
@@ -282,12 +283,7 @@ export function panel(node, card, more) {
               more.device
                 ? link("whatif", "Simulate device loss", { lose: more.device.device }, "btn")
                 : ""
-            }${link(
-              "whatif",
-              "Simulate node loss",
-              { lose: node.name },
-              "btn",
-            )}
+            }${link("whatif", "Simulate node loss", { lose: node.name }, "btn")}
           </div>`
         : ""
     }

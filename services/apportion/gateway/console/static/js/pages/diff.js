@@ -86,8 +86,8 @@ function draw({ from, to, diff, before, after, line, begun }) {
     count(diff, "policy", "policy setting"),
     count(diff, "configuration", "setting"),
   ].filter(Boolean);
-  const changed = html`${told.length ? html`${listed(told)} changed` : "Nothing changed"}
-  between ${named(from)} and ${named(to)}`;
+  const changed = html`${told.length ? html`${listed(told)} changed` : "Nothing changed"} between
+  ${named(from)} and ${named(to)}`;
   mount(
     $("#answer"),
     answer(changed, [
@@ -298,9 +298,7 @@ function diffRow(row, shown) {
       ${
         row.what && !HEADED.includes(row.what) ? html`<span class="faint">${row.what}</span> ` : ""
       }${said}${
-        row.cause || row.by
-          ? html` <span class="faint">${row.cause || `by ${row.by}`}</span>`
-          : ""
+        row.cause || row.by ? html` <span class="faint">${row.cause || `by ${row.by}`}</span>` : ""
       }</span
     >${receipt(row.revision)}
   </li>`;

@@ -35,11 +35,10 @@ class DoctorPage extends ListPage {
     const [broken, unknown, soon, good] = ["broken", "unknown", "soon", "ok"].map(of);
     const todo = [...broken, ...unknown, ...soon];
     const sentence = html`${
-      broken.length
-        ? html`<span class="c-bad">${many(broken.length, "problem")}</span>`
-        : "Healthy"
+      broken.length ? html`<span class="c-bad">${many(broken.length, "problem")}</span>` : "Healthy"
     }:
-    ${num(good.length)} passed${
+    ${num(good.length)}
+    passed${
       soon.length ? `, ${many(soon.length, "warning")}` : ""
     }${unknown.length ? `, ${num(unknown.length)} unknown` : ""}`;
     renew(
@@ -70,9 +69,7 @@ class DoctorPage extends ListPage {
         ${
           good.length
             ? html`<section class="card">
-                <h2>
-                  Passed <small>${num(good.length)} of ${num(this.checks.length)}</small>
-                </h2>
+                <h2>Passed <small>${num(good.length)} of ${num(this.checks.length)}</small></h2>
                 <ul class="checks small two">
                   ${good.map(checkRow)}
                 </ul>

@@ -41,8 +41,7 @@ class EventsPage {
     this.odd = [...this.hidden]
       .filter(kind => !chipsOf({ other: 1 }).includes(kind))
       .map(kind => `Unknown kind “${kind}”. Use ${either(chipsOf({}))}.`);
-    if (rev && !this.chosen)
-      this.odd.push(`Invalid revision “${rev}”. Use a number such as 1200.`);
+    if (rev && !this.chosen) this.odd.push(`Invalid revision “${rev}”. Use a number such as 1200.`);
     this.held = false;
     this.asked = 0;
     this.closed = false;
@@ -223,10 +222,7 @@ class EventsPage {
         Number(row.dataset.first) <= revision && revision <= Number(row.dataset.revision),
       );
     if (!revision) {
-      mount(
-        box,
-        html`<p class="faint">Select an event to see its details.</p>`,
-      );
+      mount(box, html`<p class="faint">Select an event to see its details.</p>`);
       return;
     }
     if (this.detailed === revision) return;

@@ -184,7 +184,8 @@ class PodPage extends ListPage {
       return html`${this.placedLead()} on ${nodeLink(why.placed.node)} ·
         <span class="c-bad">${many(broken, "failed GPU")}</span>`;
     if (why.placed)
-      return html`${this.placedLead()} on ${nodeLink(why.placed.node)}${this.fittedWords()}${this.waitWords()}`;
+      return html`${this.placedLead()} on
+      ${nodeLink(why.placed.node)}${this.fittedWords()}${this.waitWords()}`;
     if (why.rejected)
       return html`${this.hasEnded() ? "Ended · was rejected" : "Rejected"}: ${why.rejected.field}
       ${why.rejected.problem}.`;
@@ -230,7 +231,8 @@ class PodPage extends ListPage {
   endedSentence() {
     const { why } = this;
     const waited = this.waited();
-    return html`${this.endedLead()} · never placed${
+    return html`${this.endedLead()} · never
+    placed${
       waited === null ? "" : ` · pending for ${duration(waited)}`
     }${why.refused ? html`: ${this.reason()}.` : ""}`;
   }
@@ -259,9 +261,7 @@ class PodPage extends ListPage {
         ? " · placed at once"
         : ` · placed after ${duration(Math.max(LEAST_S, waited))}`;
     const again = this.history?.uids?.length > 1; // the history includes earlier pods of this name
-    return again
-      ? `${words}, resubmitted at ${clock(instant(this.why.history[0].time))}`
-      : words;
+    return again ? `${words}, resubmitted at ${clock(instant(this.why.history[0].time))}` : words;
   }
 
   /** Notes on a pending pod: pods that are spared, and changes since the last evaluation. */
@@ -585,9 +585,7 @@ class PodPage extends ListPage {
       ${
         why.last_failure
           ? html`<p class="note warn">
-              ${ICONS.soon}<span
-                >An earlier placement failed: ${ownTimes(why.last_failure)}</span
-              >
+              ${ICONS.soon}<span>An earlier placement failed: ${ownTimes(why.last_failure)}</span>
             </p>`
           : ""
       }

@@ -182,9 +182,7 @@ class ReportsPage extends ListPage {
     }
     ${
       failed
-        ? html`<p class="foot faint">
-            Unhealthy GPUs count as allocated until their pods end.
-          </p>`
+        ? html`<p class="foot faint">Unhealthy GPUs count as allocated until their pods end.</p>`
         : ""
     }`;
   }

@@ -351,9 +351,7 @@ class WhatIfPage {
       manifest: linked.trim() && linked,
     });
     $("#linked").textContent =
-      manifest && !linked
-        ? "The manifest is too long for a link; the page address omits it."
-        : "";
+      manifest && !linked ? "The manifest is too long for a link; the page address omits it." : "";
   }
 
   /** The pod of the address, unless the scenario cannot help it because it has a manifest or a loss. */
