@@ -34,13 +34,15 @@ class DoctorPage extends ListPage {
     const of = state => this.checks.filter(check => check.state === state);
     const [broken, unknown, soon, good] = ["broken", "unknown", "soon", "ok"].map(of);
     const todo = [...broken, ...unknown, ...soon];
-    const sentence = html`${
-      broken.length ? html`<span class="c-bad">${many(broken.length, "problem")}</span>` : "Healthy"
-    }:
-    ${num(good.length)}
-    passed${
-      soon.length ? `, ${many(soon.length, "warning")}` : ""
-    }${unknown.length ? `, ${num(unknown.length)} unknown` : ""}`;
+    const passed = `${num(good.length)} passed`;
+    const others = [
+      soon.length ? many(soon.length, "warning") : "",
+      unknown.length ? `${num(unknown.length)} unknown` : "",
+    ].filter(Boolean);
+    const sentence = broken.length
+      ? html`<span class="c-bad">${many(broken.length, "problem")}</span>,
+          ${[...others, passed].join(", ")}`
+      : `Healthy: ${[passed, ...others].join(", ")}`;
     renew(
       this.main,
       html`<div class="page">

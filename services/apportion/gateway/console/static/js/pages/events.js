@@ -11,6 +11,7 @@ import { isLive, moment, shownTime } from "../moment.js";
 import { answer, copyFrom, either, problemNote, searchField, second } from "../parts.js";
 import { openDiff } from "./diff.js";
 import { loadAnew } from "./list_page.js";
+import { sentenceCase } from "../typography.js";
 
 const PAGE = 150;
 const MORE_PAGES = 4; // older pages to load automatically if a filter hides most rows
@@ -109,7 +110,7 @@ class EventsPage {
           <div class="chips" id="kinds" role="group" aria-label="Kinds">
             ${chipsOf({ other: 1 }).map(chip)}
           </div>
-          <a class="btn end" id="compare">Compare times</a>
+          <a class="btn end" id="compare">Compare…</a>
         </div>
         <div class="split">
           <div class="tablebox" id="box" tabindex="-1">
@@ -250,7 +251,7 @@ class EventsPage {
         <h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2>
         <p class="say">${told(row)}.</p>
         <div class="kv">
-          <span>time</span
+          <span>Time</span
           ><b class="m"
             >${
               ms === null
@@ -260,7 +261,7 @@ class EventsPage {
                     .replace("T", " ")
                     .replace(/\.\d+Z$/, " UTC")
             }</b
-          ><span>source</span><b class="m">${row.source}</b><span>subject</span
+          ><span>Source</span><b class="m">${row.source}</b><span>Subject</span
           ><b class="m">${subjectWords(row.subject)}</b>
         </div>
         <pre class="m" tabindex="0" aria-label="Event as JSON">
@@ -379,7 +380,9 @@ const pause = ms =>
   });
 
 const chip = kind =>
-  html`<button class="fchip k-${kind}" data-kind="${kind}"><i></i>${kind}<em></em></button>`;
+  html`<button class="fchip k-${kind}" data-kind="${kind}">
+    <i></i>${sentenceCase(kind)}<em></em>
+  </button>`;
 
 /** Whether an event is a recovery; its kind is the same as that of failures. */
 const isRecovery = ({ type, healthy }) => type === "NodeHeard" || healthy === true;

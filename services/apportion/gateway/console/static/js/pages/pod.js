@@ -486,9 +486,9 @@ class PodPage extends ListPage {
       }
       <div class="kv">
         ${[...amounts].map(
-          amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`,
-        )}${first?.cores ? html`<span>cores</span><b>${coresHeld(first)}</b>` : ""}
-        ${cards.length ? html`<span>neighbours</span><b>${this.besideWords()}</b>` : ""}
+          amount => html`<span>${mine.length > 1 ? "Each GPU" : "Memory"}</span><b>${amount}</b>`,
+        )}${first?.cores ? html`<span>Cores</span><b>${coresHeld(first)}</b>` : ""}
+        ${cards.length ? html`<span>On this node</span><b>${this.besideWords()}</b>` : ""}
       </div>
     </section>`;
   }
@@ -519,11 +519,11 @@ class PodPage extends ListPage {
     );
     beside.delete(`${this.namespace}/${this.name}`);
     return beside.size
-      ? link("fleet", `${many(beside.size, "other pod")} on this node`, {
+      ? link("fleet", `${many(beside.size, "other pod")}`, {
           q: `node:${node}`,
           ...this.whenHeld(),
         })
-      : "no other pods on this node";
+      : "no other pods";
   }
 
   own(holder) {
