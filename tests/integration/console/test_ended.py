@@ -56,7 +56,7 @@ def test_a_pod_that_had_its_place_is_shown_as_it_was_at_its_end(
         page.on("response", lambda got: failed.append(got.url) if got.status >= 400 else None)
         visit(page, f"#/pod/default/{name}")
         expect(page.locator("h1")).to_contain_text(
-            re.compile(rf"Ended at [\d: -]+ \({re.escape(told)}\)" r" · (ran|was placed) on ")
+            re.compile(rf"Ended at [\d: -]+ \({re.escape(told)}\) · (ran|was placed) on\s")
         )
         held = page.locator("section", has=page.get_by_role("heading", name="Allocation"))
         expect(held).to_contain_text("before it ended")

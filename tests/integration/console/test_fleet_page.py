@@ -116,7 +116,7 @@ HOVER = """() => {
 
 
 def test_the_tooltip_follows_a_zoom_by_key(browser: Browser, base: str) -> None:
-    """It names the device that is under the pointer then, or the one that the keyboard points at."""
+    """It names the device under the pointer, or the one that the keyboard points at."""
     with opened(browser, base) as page:
         visit(page, "")
         canvas = page.locator("#cards")

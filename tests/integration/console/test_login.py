@@ -82,7 +82,7 @@ def entered(page: Page, who: str) -> None:
     page.goto("/")
     page.get_by_label("Token").fill(who)
     page.keyboard.press("Enter")
-    expect(page.locator("h1")).to_contain_text("granted")
+    expect(page.locator("h1")).to_contain_text("allocated")
 
 
 def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> None:

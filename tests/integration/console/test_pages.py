@@ -63,9 +63,9 @@ def test_the_navigation_counts_pending_pods_and_shows_keys_when_asked(
         row = page.locator('#nav a[data-page="waiting"]')
         expect(row.locator(".badge")).to_contain_text(f"{pending} pending pods")
         expect(page.locator('#nav a[data-page="events"] .badge')).to_be_hidden()
-        expect(row.locator("kbd")).to_have_css("opacity", "0")
+        expect(row.locator("kbd")).to_have_css("visibility", "hidden")
         row.hover()
-        expect(row.locator("kbd")).to_have_css("opacity", "1")
+        expect(row.locator("kbd")).to_have_css("visibility", "visible")
         expect(row).to_have_attribute("title", "Press 3")
     with opened(browser, base, size=NARROW) as page:
         visit(page, "#/pods")
@@ -227,7 +227,7 @@ def test_links_lead_from_a_pod_to_its_node_and_line(browser: Browser, base: str)
         visit(page, "#/pods?phase=refused")
         page.locator("tbody a").first.click()
         expect(page.locator("h1")).to_contain_text("Pending for")
-        page.get_by_role("link", name="View in queue").click()
+        page.get_by_role("link", name="View in queue").last.click()
         expect(page.locator("h1")).to_contain_text("distinct")
 
 

@@ -57,7 +57,7 @@ def test_the_pod_that_is_typed_is_shown(
         assert page.url.endswith("/#/pod/default/hami-pod")
         expect(page.locator("#nav [aria-current]")).to_have_attribute("data-page", "pods")
         page.go_back()
-        expect(page.locator("h1")).to_contain_text(re.compile("needs? "))
+        expect(page.locator("h1")).to_contain_text(re.compile(r"needs?\s"))
         visit(page, f"#/pods/default/hami-pod?at={at}")
         expect(page.locator("h1")).to_contain_text("Running on")
         expect(page.locator("html")).to_have_class("past")

@@ -13,7 +13,7 @@ from tests.support.browser.chromium import NARROW, WIDE, opened, visit
 from tests.support.browser.held import Held, listen
 from tests.support.polling import wait_until
 
-WORKING = "Working out what would happen…"
+WORKING = "Computing the plan…"
 PLAN = re.compile(r"/api/v1/plan")
 WAITS = re.compile(r"/api/v1/(lines|pods/.*/why)")
 LOSE = "#/whatif?lose=t4-1"

@@ -95,20 +95,20 @@ export function since(time, now) {
   return ms === null ? null : Math.max(0, (now - ms) / 1000);
 }
 
-// ---- links between the pages: a name leads to its story, a count to its list, a revision to its event ----
+// ---- links between pages: from a name to its page, a count to its list, a revision to its event ----
 
 /** A link to a page, with its parameters. */
 export const link = (path, text, parameters = {}, classes = "") =>
   html`<a class="${classes}" href="${href(path, parameters)}">${text}</a>`;
 
-/** A pod by its name, which leads to its story. */
+/** A link to the page of a pod. */
 export const podLink = (namespace, name) =>
   link(`pod/${namespace}/${name}`, html`<span class="ns">${namespace}/</span>${name}`, {}, "m");
 
-/** A node by its name, which leads to its cards. */
+/** A link to a node on the fleet page. */
 export const nodeLink = node => link("fleet", node, { q: `node:${node}` }, "m");
 
-/** A revision, which leads to its event: the receipt of what stands beside it. */
+/** A link to the event of a revision, as evidence for the text next to it. */
 export const receipt = revision =>
   revision ? link("events", revisionWords(revision), { rev: String(revision) }, "rev") : "";
 
