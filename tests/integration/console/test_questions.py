@@ -44,7 +44,7 @@ def test_a_lost_node_says_who_is_hit_and_appends_nothing(
         expect(page.locator("#same")).to_contain_text("apportion plan --lose t4-1")
         expect(page.locator(".mcards .gauge.broken").first).to_be_visible()
         assert offences(page) == []
-        page.get_by_label("Keep t4-1").click()
+        page.get_by_label("Remove t4-1").click()
         expect(page.locator("h1")).to_contain_text("Start with a manifest")
     assert newest(cluster) == before
 

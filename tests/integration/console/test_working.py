@@ -165,7 +165,7 @@ def line(error: str, status: int) -> str:
 
 TOLD: list[tuple[str, str]] = [
     (line("the plan took longer than 60 s", 503), "The plan took longer than 60 s"),
-    ('{"progress":{"step":"without","done":1,"of":9}}\n', "ended without an answer"),
+    ('{"progress":{"step":"without","done":1,"of":9}}\n', "closed the connection"),
 ]
 
 
