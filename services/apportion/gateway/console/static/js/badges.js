@@ -7,6 +7,7 @@ import { many, num } from "./format.js";
 import { $, html, mount } from "./html.js";
 import { me } from "./login.js";
 
+const SHOWN_MOST = 999;
 const PENDING_MS = 3000;
 const PROBLEMS_MS = 30_000; // a round of health checks costs more than a summary
 
@@ -68,7 +69,8 @@ export class Badge {
     badge.hidden = !count;
     mount(
       badge,
-      html`<i aria-hidden="true">${num(count)}</i><i class="unseen">${many(count, this.noun)}</i>`,
+      html`<i aria-hidden="true">${count > SHOWN_MOST ? `${SHOWN_MOST}+` : num(count)}</i
+        ><i class="unseen">${many(count, this.noun)}</i>`,
     );
   }
 }
