@@ -342,7 +342,7 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str
         ("4xA100-40GB:vnpu", ("mode 'vnpu' is not one",)),
         ("no/fleet.yaml", ("there is no file no/fleet.yaml",)),
         ("FILE", ("nodes[0]: node 'a': devices: model", "nodes[1]: node 'b': 'gpus' is no field",
-                  "nodes[3]: node 'c' comes twice", "nodes[4]: node: 'D_1' is no DNS name")),
+                  "nodes[3]: node 'c' comes twice", 'nodes[4]: node: "D_1" is not a DNS name')),
     ],
 )  # fmt: skip
 def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, ...]) -> None:

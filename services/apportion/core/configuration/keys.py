@@ -72,7 +72,7 @@ KEYS: tuple[Key, ...] = (
     Key("policy.nodes",
         "how nodes are ranked, from this change on; the latest of this and "
         "`apportion policy set` applies", SCHEDULER),
-    Key("policy.devices", "how the devices of a node are ranked; as above", SCHEDULER),
+    Key("policy.devices", "how devices of a node are ranked, likewise", SCHEDULER),
     Key("policy.weights",
         "weights of `cpu`, `memory` and `devices`, 0 to 1000 each, if nodes are ranked by load "
         "(`binpack`, `spread`)", SCHEDULER),

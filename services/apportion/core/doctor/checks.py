@@ -371,8 +371,8 @@ def agents(cluster: ClusterFacts) -> Found | None:
     if not cluster.silent:
         return ok(f"every agent reports ({nodes(cluster.nodes)})")
     first = min(cluster.silent, key=lambda each: each.time)
-    whose = f"{first.node} first, " if len(cluster.silent) > 1 else ""
-    since = f"{whose}noticed at {moment(first.time)}"
+    whose = f"first noticed on {first.node}" if len(cluster.silent) > 1 else "noticed"
+    since = f"{whose} at {moment(first.time)}"
     pods = sum(each.pods for each in cluster.silent)
     silent = counted_nodes([(each.node, "") for each in cluster.silent], "agent")
     held = [each.node for each in cluster.silent if each.pods]
@@ -399,11 +399,11 @@ def _bring_back(cluster: ClusterFacts) -> str:
         return start
     back = f"`apportion simulate return {cluster.simulated[0]}`{_and_so(cluster.simulated)}"
     if len(cluster.simulated) < max(cluster.simulated_nodes, len(cluster.silent)):
-        return f"run {back} if `simulate lose` took it offline; otherwise {start}"
+        return f"if `simulate lose` was used, run {back}; otherwise {start}"
     return (
         "check the process of the simulating agent and its log (logs/agent.log in the folder of "
         "`apportion up`); resume it if it is suspended, or start it again. Its nodes accept pods "
-        f"again once it reports. If `simulate lose` took them offline, run {back}"
+        f"again once it reports. If `simulate lose` was used, run {back}"
     )
 
 

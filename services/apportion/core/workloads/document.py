@@ -84,6 +84,8 @@ _WORDS = {
     "array": ("a list", "write a list"),
 }
 
+_SIGNS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
+
 T = TypeVar("T")
 
 
@@ -140,9 +142,12 @@ def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestE
     if wrong_type and wrong_type[1] in _WORDS:
         noun, fix = _WORDS[wrong_type[1]]
         return ManifestError(field or ROOT, value, f"is not {noun}", fix)
-    return ManifestError(
-        field or ROOT, value, f"is not allowed ({problem})", "write an allowed value"
-    )
+    if beyond := re.match(r"Expected `\w+`( of length)? ([<>]=?) (\S+)", problem):
+        length, sign, bound = beyond.groups()
+        wrong = f"is too {'short' if '>' in sign else 'long'}" if length else "is out of range"
+        fix = f"use {'a length of ' if length else ''}{_SIGNS[sign]} {bound}"
+        return ManifestError(field or ROOT, value, wrong, fix)
+    return ManifestError(field or ROOT, value, f"is not valid ({problem})", "correct it")
 
 
 def part(whole: object, *keys: str) -> dict[Any, Any]:

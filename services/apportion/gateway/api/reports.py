@@ -157,7 +157,7 @@ class Reports:
         return RequestRefused(
             404,
             f"the gateway's price file {self._prices} cannot be used: {error}",
-            fix="mend that file; the next report reads it anew",
+            fix="correct the file; the next report reads it again",
         )
 
 

@@ -54,7 +54,7 @@ def whole(value: object, field: str, *, limit: int, least: str = "write 0 or mor
     if amount < 0:
         raise ManifestError(field, value, "is negative", least)
     if amount.denominator != 1:
-        raise ManifestError(field, value, "is not a whole number", "write a whole number")
+        raise ManifestError(field, value, "is a fraction", "write a whole number")
     if amount > limit:
         raise ManifestError(field, value, "is too large", f"write at most {limit}")
     return int(amount)

@@ -17,7 +17,7 @@ def expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> N
 def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
     """Raise ManifestError if a key of `section` has another value than in `expected`."""
     for key, value in expected.items():
-        fix = f"remove it; here it is {shown(value)}"
+        fix = f"remove it; it is always {shown(value)}"
         expect(section.get(key, value), (value,), below(path, key), fix)
 
 

@@ -110,7 +110,7 @@ def _check_units(limited: Mapping[str, object], field: str, config: DialectConfi
             continue
         at, amount = within(field, name), quantity(value, within(field, name))
         if amount.denominator != 1:
-            raise ManifestError(at, value, "is not a whole number", "write a whole number")
+            raise ManifestError(at, value, "is a fraction", "write a whole number")
         of_claims = next((prefix for prefix in OF_CLAIMS if name.startswith(prefix)), "")
         meaning = known.get(name.removeprefix(of_claims))
         bound = meaning.bound if meaning else None

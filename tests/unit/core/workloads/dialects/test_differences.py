@@ -393,7 +393,7 @@ SPLIT_SOFTLY = {"huawei.com/vnpu-mode": "hami-core"}
 
 
 def soft(name: str = "u0", **fields: Any) -> Device:
-    """An NPU that its agent reports as one that is split softly."""
+    """An NPU that its agent reports as one that is softly split."""
     return gpu(
         name, family="ascend310p", model="Ascend310P3", memory_mib=21527, mode="hami-core", **fields
     )
@@ -614,4 +614,4 @@ def test_F5_a_list_of_commas_alone_is_refused() -> None:
     """Somebody meant to name a device, and no device is in it."""
     error = refused(pod(GPU, {"nvidia.com/use-gpuuuid": " , ,"}))
     assert error.field == 'metadata.annotations["nvidia.com/use-gpuuuid"]'
-    assert "names nothing" in str(error)
+    assert "is empty" in str(error)
