@@ -171,7 +171,7 @@ async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_fie
     """The pod says which, and starts once that is mended; a claim of another pod is waited for."""
     await begin(dra, kubelet, "1xA100-80GB")
     await dra.plane.apply(claiming_pod("early", "late"))
-    await dra.described("early", "Rejected", "late", "is not there")
+    await dra.described("early", "Rejected", "late", "does not exist")
     await dra.plane.apply(resource_claim("late", request(memory="1Gi")))
     await kubelet.made("early", "main")
     await dra.plane.apply(claiming_pod("second", "late"))

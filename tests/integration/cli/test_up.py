@@ -337,11 +337,11 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str
 @pytest.mark.parametrize(
     ("fleet", "said"),
     [
-        ("8xH1000-80GB", ("model 'H1000-80GB' is not known",)),
+        ("8xH1000-80GB", ("unknown model 'H1000-80GB'",)),
         ("many", ("'many' cannot be read",)),
-        ("4xA100-40GB:vnpu", ("mode 'vnpu' is not one",)),
+        ("4xA100-40GB:vnpu", ("has no mode 'vnpu'",)),
         ("no/fleet.yaml", ("there is no file no/fleet.yaml",)),
-        ("FILE", ("nodes[0]: node 'a': devices: model", "nodes[1]: node 'b': 'gpus' is no field",
+        ("FILE", ("nodes[0]: node 'a': devices: unknown model", "nodes[1]: node 'b': 'gpus' is no field",
                   "nodes[3]: node 'c' comes twice", 'nodes[4]: node: "D_1" is not a DNS name')),
     ],
 )  # fmt: skip
