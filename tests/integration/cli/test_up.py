@@ -85,7 +85,7 @@ def test_a_login_takes_a_token_for_up_as_well(
         told = json.loads(up.run("doctor", "--json").stdout)["checks"]
         [gateway] = [each for each in told if each["id"] == "gateway"]
         assert gateway["state"] == "soon", "it answers, and does not let everybody in"
-        assert gateway["words"].startswith("answers, ")
+        assert gateway["words"].startswith("reachable, but ")
         for what in ("apportion get pods", "curl "):
             [command] = [line for line in lines if what in line]
             done = subprocess.run(
@@ -338,11 +338,12 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str
     ("fleet", "said"),
     [
         ("8xH1000-80GB", ("unknown model 'H1000-80GB'",)),
-        ("many", ("'many' cannot be read",)),
+        ("many", ("'many' is not valid",)),
         ("4xA100-40GB:vnpu", ("has no mode 'vnpu'",)),
         ("no/fleet.yaml", ("there is no file no/fleet.yaml",)),
-        ("FILE", ("nodes[0]: node 'a': devices: unknown model", "nodes[1]: node 'b': 'gpus' is no field",
-                  "nodes[3]: node 'c' comes twice", 'nodes[4]: node: "D_1" is not a DNS name')),
+        ("FILE", ("nodes[0]: node 'a': devices: unknown model",
+                  "nodes[1]: node 'b': 'gpus' is no field", "nodes[3]: node 'c' comes twice",
+                  'nodes[4]: node: "D_1" is not a DNS name')),
     ],
 )  # fmt: skip
 def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, ...]) -> None:

@@ -454,7 +454,7 @@ def devices(cluster: ClusterFacts) -> Found | None:
     more = f", and the same for {listed(held[1:])}" if held[1:] else ""
     return broken(
         (*words, f"; {many(pods, 'pod')} on them"),
-        f"{shows}{others}; `apportion who {held[0]}` lists their pods, `apportion drain {held[0]} "
+        f"{shows}{others}; `apportion who {held[0]}` lists its pods, `apportion drain {held[0]} "
         f"--reason WHY` moves them{more}",
     )
 

@@ -97,7 +97,7 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
                 raise ManifestError(
                     container.at("limits" if name in container.limits else "requests", name),
                     None,
-                    f"is of another dialect than {seen}, which the pod also requests",
+                    f"belongs to another dialect than {seen}, which the pod also requests",
                     "use one dialect for all amounts of a pod",
                 )
             left, seen = fitting, name

@@ -128,7 +128,7 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
     in_gang = bool(found.get(gangs.GROUP))
     if gangs.VOLCANO_GROUP in found and not in_gang:
         fix = f"write {gangs.GROUP}: {shown(found[gangs.VOLCANO_GROUP])}"
-        said = f"does not create a gang, in Volcano either, so the pod starts alone; {fix}"
+        said = f"creates no gang (not in Volcano either), so the pod starts alone; {fix}"
         yield Suspect(within(at, gangs.VOLCANO_GROUP), said)
     if gangs.MIN_MEMBER in found:
         why = f"minMember of the PodGroup in {gangs.GROUP} applies instead"

@@ -135,7 +135,7 @@ def test_what_makes_jobs_of_volcano_is_looked_at(kind: str, below: str, spec: st
     assert (row["refused"], row["pods"], found["skipped"]) == ("", 2, [])
     assert [note["field"] for note in row["notes"]] == [f"{below}spec.tasks[0].topologyPolicy"]
     (row,) = report("-f", "-", text=f"{head}{spec}")["documents"]
-    assert row["refused"].startswith(f"{below}spec.priorityClassName: \"urgent\"")
+    assert row["refused"].startswith(f'{below}spec.priorityClassName: "urgent"')
 
 
 TFJOB = f"""
