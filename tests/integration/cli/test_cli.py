@@ -100,7 +100,7 @@ def test_pod_that_fits_nowhere(up: Standalone) -> None:
     said = up.run("why", "huge").stdout
     assert "118,441 MiB" in said
     assert "UNBLOCK" in said
-    assert _names(up, "--phase", "waiting") == ["huge"]
+    assert _names(up, "--phase", "pending") == ["huge"]
     up.json("delete", "huge")
 
 

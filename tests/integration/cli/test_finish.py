@@ -188,7 +188,7 @@ def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
     manifest = manifest.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, example.com/fpga: 2")
     said = [up.run("submit", "-f", "-", "--wait", stdin=manifest.encode()).stdout]
     for words in (
-        ("get", "pods"), ("get", "pods", "--phase", "waiting"), ("top", "--once"),
+        ("get", "pods"), ("get", "pods", "--phase", "pending"), ("top", "--once"),
         ("why", "lab/fpga"), ("history", "lab/fpga"), ("tail", "--from", "1", "--no-follow"),
         ("plan", "-f", "-"), ("plan", "--lose", "node-1"),
     ):  # fmt: skip
