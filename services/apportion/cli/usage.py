@@ -108,7 +108,8 @@ def options(command: click.Command, context: click.Context) -> Iterator[tuple[st
     """Yield the options that the help of a command lists, each with its help."""
     hidden = CONNECTION if isinstance(command, Verb) else ()
     for param in command.get_params(context):
-        if param not in hidden and (record := param.get_help_record(context)) is not None:
+        record = param.get_help_record(context)
+        if isinstance(param, click.Option) and param not in hidden and record is not None:
             yield record
 
 

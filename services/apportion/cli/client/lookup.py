@@ -92,7 +92,7 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
         if what := kind if owner == name else in_gang:
             made[what].append(f"{pod.namespace}/{pod.name}")
     if made and name not in full:
-        return "".join(f"; it is a {what} with the pods {listed(made[what])}" for what in made)
+        return "".join(f"; it is a {what} with pods {listed(made[what])}" for what in made)
     meant = full.get(name) or [each for found in near(name, full) for each in full[found]]
     return f"; did you mean {listed(meant)}?" if meant else ""
 

@@ -64,6 +64,7 @@ SERVICES = tuple(
               metavar="FILE", help="HAMi-core's libvgpu.so, which enforces shares; requires "
               "--gpus local.")  # fmt: skip
 @click.option("--max-bytes", type=click.IntRange(min=-1), envvar=MAX_BYTES_ENV, show_envvar=True,
+              metavar="BYTES",
               help="Maximum size of the ledger; -1 is no limit.  [default: unchanged]")  # fmt: skip
 @click.option("--no-samples", is_flag=True,
               help="Submit no sample pods, now or in later runs on this ledger.")  # fmt: skip

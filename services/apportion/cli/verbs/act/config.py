@@ -37,9 +37,10 @@ def command() -> None:
 @_FILE
 @JSON
 def check(*, file: str, as_json: bool) -> None:
-    """Check a configuration document offline; each error has its line, key, value and fix.
+    """Check a configuration document offline.
 
-    Also warns of HAMi and Volcano settings that have no effect in Apportion.
+    Each error has its line, key, value and fix. Also warns of HAMi and Volcano settings that have
+    no effect in Apportion.
 
     Exit codes: 0 valid; 1 invalid."""
     content, configuration = read_configuration_file(file)
@@ -54,7 +55,9 @@ def check(*, file: str, as_json: bool) -> None:
 @by_whom
 @asks_both
 def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> None:
-    """Apply a configuration document, which replaces the previous one as a whole.
+    """Apply a configuration document.
+
+    It replaces the previous document as a whole.
 
     Exit codes: 0 in force, or already in force; 1 invalid document; 3 ledger or gateway
     unreachable."""
@@ -85,7 +88,9 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
 @AT
 @asks_both
 def show(*, where: Where, as_json: bool, at: str | None) -> None:
-    """Print the configuration in force, without defaults; it can be applied again.
+    """Print the configuration in force.
+
+    Defaults are left out. The output can be applied again.
 
     Exit codes: 0 shown; 1 no data for that time; 3 ledger or gateway unreachable."""
     if at is None:

@@ -47,7 +47,9 @@ _MEANINGS: Final = "\n".join(
     textwrap.fill(f"{name:{len(_INDENT)}}{text.prefers}", COLUMNS, subsequent_indent=_INDENT)
     for name, text in POLICIES.items()
 )
-SET = f"""Set the policy for all future decisions; an option that is not given stays as it is.
+SET = f"""Set the policy for all future decisions.
+
+An option that is not given stays as it is.
 
 \b
 {_MEANINGS}

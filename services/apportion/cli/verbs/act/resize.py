@@ -96,8 +96,7 @@ def command(
     if not found.pod.bound_revision:
         raise NotFound(
             f"{space}/{name} is {PHASES.get(found.pod.phase, found.pod.phase)}; only bound pods "
-            "can "
-            "be resized, so change its manifest instead"
+            "can be resized, so change its manifest instead"
         )
     wish = ResizeAsked(
         pod=found.pod.uid, by=person(by), memory_mib=memory, cores=cores,

@@ -99,7 +99,9 @@ def lose(*, where: Where, as_json: bool, node: str) -> None:
 @_TAKES_NO_REASON
 @asks_both
 def come_back(*, where: Where, as_json: bool, node: str) -> None:
-    """Bring a lost node back with its pods, and wait until it reports again."""
+    """Bring a lost node back with its pods.
+
+    Waits until the node reports again."""
     _order_node(where, node, Order(verb="return"), as_json=as_json)
 
 

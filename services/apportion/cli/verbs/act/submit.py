@@ -287,8 +287,8 @@ def of_waiting(report: Report) -> Iterator[str]:
     if (more := len(report.causes) - CAUSES_MAX) > 0:
         yield f"and {many(more, 'more cause')}"
     if report.causes:
-        yield f"list them with `apportion get pods --phase {PENDING}`; explain one with "
-            "`apportion why POD`"
+        listing = f"list them with `apportion get pods --phase {PENDING}`"
+        yield f"{listing}; explain one with `apportion why POD`"
 
 
 def of_replace(report: Report) -> str:

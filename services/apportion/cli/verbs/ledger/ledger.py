@@ -73,9 +73,10 @@ def command() -> None:
 
 
 @command.command(epilog="Example:  apportion ledger create --replicas 3")
-@click.option("--replicas", type=click.IntRange(1, 5), default=1, show_default=True,
+@click.option("--replicas", type=click.IntRange(1, 5), default=1, show_default=True, metavar="N",
               help="Number of servers that store the ledger; use 3 in production.")  # fmt: skip
 @click.option("--max-bytes", type=click.IntRange(min=-1), default=-1, show_default=True,
+              metavar="BYTES",
               help="Maximum size in bytes; -1 is no limit.")  # fmt: skip
 @asks_ledger
 def create(*, where: Where, as_json: bool, replicas: int, max_bytes: int) -> None:
@@ -88,7 +89,7 @@ def create(*, where: Where, as_json: bool, replicas: int, max_bytes: int) -> Non
 
 
 @command.command(epilog="Example:  apportion ledger resize --max-bytes 5000000000")
-@click.option("--max-bytes", type=click.IntRange(min=-1), required=True,
+@click.option("--max-bytes", type=click.IntRange(min=-1), required=True, metavar="BYTES",
               help="Maximum size in bytes; -1 is no limit.")  # fmt: skip
 @asks_ledger
 def resize(*, where: Where, as_json: bool, max_bytes: int) -> None:
@@ -203,10 +204,10 @@ def trim(
     bootstrap_key: Path | None,
     dry_run: bool,
 ) -> None:
-    """Remove the oldest events, as far as ARCHIVE and the snapshots preserve them.
+    """Remove the oldest events from the ledger.
 
-    Keep the archive. To verify it together with the ledger, use `apportion verify --before
-    ARCHIVE`."""
+    Only events that ARCHIVE and the snapshots preserve are removed. Keep the archive. To verify it
+    together with the ledger, use `apportion verify --before ARCHIVE`."""
     given = Reach(bootstrap_nats, bootstrap_key) if bootstrap_nats else None
     dropping = None if dry_run else given or where.reach("bootstrap")
 
@@ -269,7 +270,9 @@ def enable(
     *, where: Where, as_json: bool, formats: tuple[str, ...], every: bool, reason: str,
     force: bool, by: str,
 ) -> None:  # fmt: skip
-    """Enable new event types or versions; without arguments, list those not enabled yet.
+    """Enable new event types or versions.
+
+    Without arguments, list those that are not enabled yet.
 
     Readers ignore formats that are not enabled. A reader that does not know an enabled format halts
     at its first event, so upgrade all readers first. Running readers that would halt are named,
@@ -378,8 +381,7 @@ async def _enable(
         if halts and not force:
             raise NotFound(
                 f"{name}@{version} would halt these readers: {_counted(halts)}; upgrade them "
-                "first, "
-                "or use --force"
+                "first, or use --force"
             )
     data = [FormatEnabled(format=n, version=v, by=by, reason=reason) for n, v in chosen]
     revisions = await write_all(where.reach(), data, basis=last) if data else []

@@ -97,7 +97,9 @@ def command() -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @JSON
 def key(*, as_json: bool, file: Path) -> None:
-    """Create an Ed25519 key pair: the private key FILE, and the public key FILE.pub."""
+    """Create an Ed25519 key pair.
+
+    Writes the private key to FILE and the public key to FILE.pub."""
     try:
         public = make_key(file)
     except OSError as error:
@@ -111,7 +113,7 @@ def key(*, as_json: bool, file: Path) -> None:
 
 
 @command.command(epilog="Example:  apportion receipt write --key receipts.key --receipts receipts")
-@click.option("--key", "key_file", type=FILE, required=True, help="The private key.")
+@click.option("--key", "key_file", type=FILE, required=True, help="Private key to sign with.")
 @receipts_option
 @click.option("--known", "known_files", type=FILE, multiple=True,
               help="Public key that signed earlier receipts; repeat for more.")  # fmt: skip
@@ -260,7 +262,9 @@ def _proof(found: Found, records: list[Record], revision: int) -> Proof:
               help="Public key of the signer; repeat to accept several.")  # fmt: skip
 @JSON
 def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None:
-    """Check a proof from `receipt show` offline; FILE `-` is standard input."""
+    """Check a proof from `receipt show` offline.
+
+    FILE `-` is standard input."""
     keys = read_keys(key_files)
     try:
         proof = read_proof(file.read(PROOF_BYTES_MAX))
@@ -282,8 +286,7 @@ def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None
         say(f"revision {shown.revision:,}: {shown.event}")
         say(
             f"covered by the receipt of revisions {shown.first:,} to {shown.last:,}, signed with "
-            "key "
-            f"{shown.key} at {shown.time}"
+            f"key {shown.key} at {shown.time}"
         )
     else:
         say(f"invalid proof: {shown.error}", "red", err=True)

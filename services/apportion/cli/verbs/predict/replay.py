@@ -87,8 +87,7 @@ OF_SHARES = (
 )
 AT_ONCE = (
     "A replay decides instantly. It differs from the actual period by the time that decisions "
-    "took, "
-    "and by pods that were still undecided at the end."
+    "took, and by pods that were still undecided at the end."
 )
 OF_A_CHANGE = (
     "A replay decides instantly, unlike the actual period. To isolate this change, compare with a "

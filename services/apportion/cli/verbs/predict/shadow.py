@@ -22,8 +22,7 @@ SAID = {
 
 NOTHING = (
     "no pods of another scheduler in this period; `shadow` needs a Kubernetes cluster where "
-    "another "
-    "scheduler places the pods, see docs/guides/shadow.md"
+    "another scheduler places the pods, see docs/guides/shadow.md"
 )
 
 FOLLOWS = (

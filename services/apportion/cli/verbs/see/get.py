@@ -82,17 +82,17 @@ def _list(
 
 
 _NODE = click.option(
-    "--node", metavar="NODE", help="Only objects on this node.", shell_complete=completion.NODES,
-    multiple=True, callback=once,
+    "--node", metavar="NODE", help="Show only objects on this node.", multiple=True,
+    shell_complete=completion.NODES, callback=once,
 )  # fmt: skip
 _NAMESPACES = (  # -A as in kubectl
-    click.option("-n", "--namespace", metavar="NAMESPACE", help="Only this namespace.",
+    click.option("-n", "--namespace", metavar="NAMESPACE", help="Show only this namespace.",
                  multiple=True, callback=once),
-    click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, which is the "
-        "default."),
+    click.option("-A", "--all-namespaces", is_flag=True,
+                 help="Show all namespaces; this is the default."),
 )  # fmt: skip
 _PHASE = click.option(
-    "--phase", type=click.Choice(PHASES), help="Only pods in this phase.",
+    "--phase", type=click.Choice(PHASES), help="Show only pods in this phase.",
 )  # fmt: skip
 _EVERY: tuple[Option, ...] = (
     click.option(

@@ -60,8 +60,8 @@ _OPTIONS = (
                  help="BillingAccountId for --format focus; requires --prices unless it is the "
                  "default."),
     click.option("--format", "form", type=click.Choice(FORMATS), default="table",
-                 show_default=True, help="Output format; focus is CSV with the columns of FOCUS "
-                     "1.0."),
+                 show_default=True,
+                 help="Output format; focus is CSV with the columns of FOCUS 1.0."),
 )  # fmt: skip
 
 
@@ -161,7 +161,7 @@ async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAns
 
 for _what, _example, _help, _short in (
     ("usage", "--by namespace --from -24h",
-     "Report allocated GPU-hours and GiB-hours, and utilization if nodes report it.", None),
+     "Report allocated GPU-hours and GiB-hours, and utilization.", None),
     ("cost", "--by label:team --prices prices.toml",
      "Report the cost of allocated hours, by the prices of the gateway or of a TOML file such as:"
      "\n\n\b\n" + indent(EXAMPLE, "  "), "Report the cost of allocated hours."),

@@ -74,7 +74,7 @@ class _Moved(Exception):
 @click.option("--to", "end", type=MOMENT, metavar="TIME",
               help="End time; requires --from.")  # fmt: skip
 @click.option("--subject", default="", metavar="PATTERN",
-              help="Only events on this NATS subject, such as placement.> or "
+              help="Show only events on this NATS subject, such as placement.> or "
               "apportion.v1.binding.*.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N events.")
 @click.option("--no-follow", is_flag=True, help="Stop at the current end of the ledger.")
@@ -316,8 +316,7 @@ class Span(NamedTuple):
             if end > last:
                 raise Wrong(
                     f"--to: revision {end} is beyond the end of the ledger, {last}; give an "
-                    "earlier "
-                    "one"
+                    "earlier one"
                 )
         said = [
             f"{word} {when(moment.time, now)}: revision {revision:,}"

@@ -48,7 +48,7 @@ Read = Callable[[float], str]
 
 @click.command(cls=Verb, epilog="Example:  apportion top --once")
 @click.option("--once", is_flag=True, help="Print once and exit.")
-@click.option("--node", metavar="NODE", help="Only this node.", shell_complete=NODES)
+@click.option("--node", metavar="NODE", help="Show only this node.", shell_complete=NODES)
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
               show_default=True, metavar="SECONDS", help="Refresh interval.")  # fmt: skip
 @AT

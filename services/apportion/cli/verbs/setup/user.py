@@ -46,7 +46,9 @@ def _agents(
 
 _WIDTH = max(len(role.name) for role in ADDABLE)
 _ROLES = "\n".join(f"  {role.name:{_WIDTH}}  {role.does}" for role in ADDABLE)
-ADD = f"""Add a user NAME with a new key; without NAME, the user is named like the role.
+ADD = f"""Add a user with a new key.
+
+Without NAME, the user is named like the role.
 
 \b
 Roles:
@@ -120,9 +122,10 @@ def list_users(*, data: Path | None, as_json: bool) -> None:
 def begin(
     *, agents: dict[str, tuple[str, ...]], hand_out: Path | None, data: Path | None, as_json: bool
 ) -> None:
-    """Create a key for each role, for a ledger server that is not started by `apportion up`.
+    """Create a key for each role.
 
-    Existing users keep their keys; agents get the nodes that you give.
+    This is for a ledger server that is not started by `apportion up`. Existing users keep their
+    keys; agents get the nodes that you give.
 
     Exit codes: 0 done; 1 an invalid name or folder."""
     from apportion.core.identity.identity import InvalidIdentity
