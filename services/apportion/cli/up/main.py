@@ -61,8 +61,8 @@ SERVICES = tuple(
               show_default=True,
               help="local: use the GPUs of this machine, without samples.")  # fmt: skip
 @click.option("--library", type=click.Path(dir_okay=False, exists=True, path_type=Path),
-              metavar="FILE", help="HAMi-core's libvgpu.so, which enforces shares; requires "
-              "--gpus local.")  # fmt: skip
+              metavar="FILE",
+              help="HAMi-core's libvgpu.so, to enforce shares; needs --gpus local.")  # fmt: skip
 @click.option("--max-bytes", type=click.IntRange(min=-1), envvar=MAX_BYTES_ENV, show_envvar=True,
               metavar="BYTES",
               help="Maximum size of the ledger; -1 is no limit.  [default: unchanged]")  # fmt: skip

@@ -89,8 +89,8 @@ class Report(msgspec.Struct, kw_only=True):
               help="Manifests to submit: Pod, Job, Deployment, Volcano Job, PodGroup, Queue, "
               "ResourceQuota. Folders are read without subfolders.")  # fmt: skip
 @click.option("--trace", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              metavar="CSV", help="Submit a trace with the columns of the openb "
-              "traces.")  # fmt: skip
+              metavar="CSV",
+              help="Submit a trace with the columns of the openb traces.")  # fmt: skip
 @click.option(
     "--limit",
     type=click.IntRange(min=1),

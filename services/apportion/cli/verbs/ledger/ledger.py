@@ -182,8 +182,8 @@ class Trimmed(msgspec.Struct, frozen=True):
 @click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
               help="Trim up to this revision.  [default: as much as possible]")  # fmt: skip
 @click.option("--older-than", "older_than_s", type=click.FloatRange(0, 1e9), default=DAY_S,
-              show_default=True, metavar="SECONDS", help="Trim only events older than "
-                  "this.")  # fmt: skip
+              show_default=True, metavar="SECONDS",
+              help="Trim only events older than this.")  # fmt: skip
 @click.option("--bootstrap-nats", default="", metavar="URL", envvar="APPORTION_BOOTSTRAP_NATS_URL",
               show_envvar=True, help="URL of the ledger for the user `bootstrap`.")  # fmt: skip
 @click.option("--bootstrap-key", type=FILE,

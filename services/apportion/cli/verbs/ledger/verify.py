@@ -172,14 +172,13 @@ class _Verification:
 @click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
               help="Check up to this revision.  [default: the end]")  # fmt: skip
 @click.option("--archive", "archives", type=FILE, multiple=True,
-              help="Check this archive instead of the ledger; repeat for more, oldest "
-              "first.")  # fmt: skip
+              help="Check this archive, not the ledger; repeat for more, oldest first.")  # fmt: skip
 @click.option("--before", type=FILE, multiple=True,
               help="Check this archive of trimmed events and then the ledger; repeat for more, "
               "oldest first.")  # fmt: skip
 @click.option("--receipts", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              metavar="DIR", help="Also check the receipts in this folder; requires "
-              "--key.")  # fmt: skip
+              metavar="DIR",
+              help="Also check the receipts in this folder; requires --key.")  # fmt: skip
 @click.option("--key", "key_files", type=FILE, multiple=True,
               help="Public key of the signer of receipts; repeat to accept several.")  # fmt: skip
 @asks_ledger

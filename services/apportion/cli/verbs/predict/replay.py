@@ -130,8 +130,8 @@ events of a newer build."""
               help="Add nodes: 4 nodes with 8 devices each.")  # fmt: skip
 @ARCHIVES
 @click.option("--chart", type=click.Path(dir_okay=False, writable=True, path_type=Path),
-              metavar="FILE", help="Write the table and chart to an .html or .svg "
-              "file.")  # fmt: skip
+              metavar="FILE",
+              help="Write the table and chart to an .html or .svg file.")  # fmt: skip
 @asks_ledger
 def command(
     *, where: Where, as_json: bool, begin: str, end: str, policy: str | None,

@@ -37,8 +37,7 @@ DOCS = "docs/"
 
 @click.command(cls=Verb, epilog="Example:  apportion doctor --kubeconfig ~/.kube/config")
 @click.option("--monitor", default="", envvar="APPORTION_NATS_MONITOR", metavar="URL",
-              help="Monitoring URL of nats-server, to check durability and disk "
-              "usage.")  # fmt: skip
+              help="Monitoring URL of nats-server, for durability and disk usage.")  # fmt: skip
 @click.option("--archives", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Folder of ledger archives (*.jsonl) to check.")  # fmt: skip
 @click.option("--receipts", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",

@@ -112,8 +112,7 @@ def list_users(*, data: Path | None, as_json: bool) -> None:
 
 @command.command(epilog="Example:  apportion user begin --agent gpu-7=gpu-7 --hand-out /keys")
 @click.option("--agent", "agents", multiple=True, metavar="NAME=NODE,...", callback=_agents,
-              help="Agent and its nodes; repeat for more.  [default: one agent for all "
-              "nodes]")  # fmt: skip
+              help="Agent and its nodes; repeatable.  [default: one for all nodes]")  # fmt: skip
 @click.option("--hand-out", type=click.Path(exists=True, file_okay=False, path_type=Path),
               metavar="DIR", help="Copy each key into a subfolder named like the user, and the "
               "server's configuration into nats-server.")  # fmt: skip
