@@ -98,7 +98,7 @@ class Standalone:
 
     def up(self) -> Self:
         """Wait until it is up and has told how to look further."""
-        self.said("Ctrl-C ends everything")
+        self.said("Stop everything with Ctrl-C")
         return self
 
     def signal(self, number: signal.Signals) -> None:

@@ -374,12 +374,12 @@ def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
     assert all_of_it.stdout.startswith(up.run("tail", "--from", "1", "--to", "4").stdout)
     assert re.findall(r"Z: revision ([\d,]+)", all_of_it.stderr)[0] == "1,"
     for words, says in (
-        (("--to", "4"), "--to without --from"),
+        (("--to", "4"), "--to requires --from"),
         (("--from", "4", "--to", "2"), "--to 2 is before --from 4"),
         (("--from", "4", "--to", "3"), "--to 3 is before --from 4"),
         (("--from", "-1h", "--to", "-2h"), "--to -2h is before --from -1h"),
-        (("--from", "2020-01-01T00:00", "--to", "2020-01-02T00:00"), "before the ledger began"),
-        (("--from", "4", "--to", "99999"), "--to is revision 99999, and the ledger ends at"),
+        (("--from", "2020-01-01T00:00", "--to", "2020-01-02T00:00"), "is before the first event"),
+        (("--from", "4", "--to", "99999"), "--to: revision 99999 is beyond the end of the ledger"),
         (("--from", "4", "--to", "soon"), "--to: 'soon' is no moment"),
     ):
         done = up.run("tail", *words)

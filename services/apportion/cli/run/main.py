@@ -356,7 +356,7 @@ class Telling:
             )  # fmt: skip
             return
         if self.said:
-            say(f"{self._pod.full_name} got {shares_words(placed.shares)}", err=True)
+            say(f"{self._pod.full_name} was allocated {shares_words(placed.shares)}", err=True)
         for note in share.notes:
             say(f"note: {note}", err=True)
 

@@ -45,7 +45,7 @@ def check(*, file: str, as_json: bool) -> None:
     Exit codes: 0 valid; 1 invalid."""
     content, configuration = read_configuration_file(file)
     for path, why in passed_over(content):
-        warn(f"{path} has no effect: {why}")
+        warn(f"{path}: no effect: {why}")
     print_answer(configuration, f"{file}: valid", as_json=as_json)
 
 

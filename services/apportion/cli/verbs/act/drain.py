@@ -436,7 +436,7 @@ def _tell(report: Report, *, dry_run: bool) -> None:
         said = f"{name} {went} {node}" if node else f"{name} ended"
         out.say(said + evicted_for(report.evicted.get(name, [])))
     for name, why in alike(report.waiting):
-        said = why if why == UNDECIDED else f"is pending: {why}"
+        said = why if why == UNDECIDED else f"pending: {why}"
         out.say(f"{name} {said}")
     for name, why in report.left.items():
         out.say(f"{name} not moved: {why}")
@@ -450,8 +450,7 @@ def _tell(report: Report, *, dry_run: bool) -> None:
     elif report.stopped:
         out.print("run the command again to continue")
     if report.waiting and not report.stopped:
-        total = words.many(gone + len(report.left), "pod")
-        out.print(plain(f"{len(report.waiting)} of {total} pending"))
+        out.print(plain(f"{len(report.waiting)} of {gone + len(report.left)} pods pending"))
     if report.instead:
         verb = "was" if len(report.instead) == 1 else "were"
         said = f"{words.many(len(report.instead), 'pending pod')} {verb} placed instead"
@@ -497,7 +496,7 @@ def how_far(report: Report) -> list[str]:
     leaving = sum(why == LEAVING for why in report.left.values())
     parts = (
         (len(report.moved), "moved"),
-        (len(report.waiting), "pending: the scheduler will still place them"),
+        (len(report.waiting), "pending: the scheduler continues without this command"),
         (leaving, "evicted: still ending"),
         (len(report.left) - leaving, "not moved: still running"),
     )

@@ -172,7 +172,7 @@ class _Verification:
 @click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
               help="Check up to this revision.  [default: the end]")  # fmt: skip
 @click.option("--archive", "archives", type=FILE, multiple=True,
-              help="Check this archive, not the ledger; repeat for more, oldest first.")  # fmt: skip
+              help="Check this archive, not the ledger; repeatable, oldest first.")  # fmt: skip
 @click.option("--before", type=FILE, multiple=True,
               help="Check this archive of trimmed events and then the ledger; repeat for more, "
               "oldest first.")  # fmt: skip

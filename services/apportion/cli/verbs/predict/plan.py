@@ -175,8 +175,8 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
     """Print pods ahead of the manifest's, or else those that the plan leaves pending."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
-    made = Rows("ALSO PENDING", "PRIORITY", "SINCE", "REASON",
-                right=("PRIORITY", "SINCE"), wraps=("REASON",))  # fmt: skip
+    made = Rows("ALSO PENDING", "PRIORITY", "REVISION", "REASON",
+                right=("PRIORITY", "REVISION"), wraps=("REASON",))  # fmt: skip
     lines: dict[int, list[Ahead]] = {}
     for pod in shown:
         lines.setdefault(pod.line, []).append(pod)
@@ -197,8 +197,9 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
     above = {(pod.namespace, pod.name) for pod in (*answer.pods, *answer.moved) if not pod.node}
     waiting = (answer.after.waiting if answer.after else 0) - len(above)
     if waiting > max(counted, len(answer.waiting)):
-        behind = " behind them" if counted >= len(answer.waiting) else " more pending"
-        out.print(f"and {many(waiting - counted, 'pod')}{behind}", style="dim")
+        named = counted >= len(answer.waiting)
+        said = many(waiting - counted, "pod" if named else "more pod")
+        out.print(f"and {said} {'behind them' if named else 'pending'}", style="dim")
     elif waiting > counted:
         out.print(f"{many(waiting - counted, 'other pod')} would stay pending", style="dim")
 
