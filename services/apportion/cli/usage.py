@@ -89,7 +89,7 @@ class Verb(click.Command):
 
 
 class VerbGroup(Verb, click.Group):
-    """A group of verbs."""
+    """A group of verbs that lists each with its short help."""
 
     command_class = Verb
 

@@ -14,7 +14,6 @@ import click
 
 from apportion.cli.client.connection import Command, Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.client.moments import MOMENT
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render.output import console, print_json
@@ -24,18 +23,6 @@ from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import EXAMPLE, PriceError
 from apportion.core.reports.rows import WrongBy, by_of
-from apportion.runtime.jetstream.reports import (
-    Asked,
-    PeriodError,
-    TooEarly,
-    answered,
-    as_csv,
-    as_focus,
-    read,
-    read_prices,
-)
-from apportion.runtime.ledger.archive import ArchiveError
-from apportion.runtime.process.clock import SystemClock
 
 FORMATS = ("table", "csv", "json", "focus")
 ACCOUNT = "apportion"
@@ -121,42 +108,48 @@ def read_report(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
     """Compute the answer, or text for csv and focus, here. Raises as the verb ends."""
+    # Importing these takes a tenth of a second, which a report of the gateway's does not need.
+    from apportion.cli.client.ledger import open_ledger, run
+    from apportion.runtime.jetstream import reports
+    from apportion.runtime.ledger.archive import ArchiveError
+    from apportion.runtime.process.clock import SystemClock
+
     prices: Path | None = given["prices"]
     if prices is None and (report == "cost" or form == "focus"):
         raise click.UsageError(
             "--prices is missing; give a file with the price of a GPU-hour by model"
         )
+
+    async def made(asked: reports.Asked) -> ReportAnswer | IdleAnswer | str:
+        async with open_ledger(where.reach()) as ledger:
+            reading = await reports.read(ledger, asked, SystemClock().now(), _tell)
+        if form == "focus":
+            return reports.as_focus(asked, reading)
+        answer = await reports.answered(asked, reading)
+        if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
+            click.echo(idle_words(answer), err=True)  # an empty table does not say why
+        return reports.as_csv(answer) if form == "csv" else answer
+
     try:
-        asked = Asked(
+        asked = reports.Asked(
             report=report, by=given["by"], start=given["start"], end=given["end"],
-            step=given["step"], prices=read_prices(prices) if prices else None,
+            step=given["step"], prices=reports.read_prices(prices) if prices else None,
             archives=given["archives"], account=given["account"],
         )  # fmt: skip
-        return run(_made(where, asked, form))
-    except PeriodError as error:
+        return run(made(asked))
+    except reports.PeriodError as error:
         raise Wrong(f"--{error}; {error.fix}") from None
-    except (TooEarly, TooMuch, ArchiveError, OSError) as error:
+    except (reports.TooEarly, TooMuch, ArchiveError, OSError) as error:
         raise NotFound(str(error)) from None
     except PriceError as error:
         raise NotFound(f"--prices {prices}: {error}") from None
 
 
-async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAnswer | str:
+def _tell(revision: int, last: int) -> None:
     out = console(stderr=True)
-
-    def tell(revision: int, last: int) -> None:
-        if out.is_terminal:
-            end = "\n" if revision >= last else "\r"
-            out.print(f"read {revision:,} of {last:,} events", end=end)
-
-    async with open_ledger(where.reach()) as ledger:
-        reading = await read(ledger, asked, SystemClock().now(), tell)
-    if form == "focus":
-        return as_focus(asked, reading)
-    answer = await answered(asked, reading)
-    if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
-        click.echo(idle_words(answer), err=True)  # an empty table does not say why
-    return as_csv(answer) if form == "csv" else answer
+    if out.is_terminal:
+        end = "\n" if revision >= last else "\r"
+        out.print(f"read {revision:,} of {last:,} events", end=end)
 
 
 for _what, _example, _help, _short in (
