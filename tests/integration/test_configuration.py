@@ -71,10 +71,10 @@ def applied(up: Standalone, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     file.write_text(DOCUMENT)
     before = up.json("config", "show")
     assert (before["configuration_revision"], before["configuration"]) == (0, {})
-    assert "nothing is wrong" in up.run("config", "check", str(file)).stdout
+    assert "valid" in up.run("config", "check", str(file)).stdout
     done = up.run("config", "apply", str(file), "--reason", "test", "--json")
     assert (
-        "nodeconfig[1].name: shared-l is no node of the cluster yet; did you mean shared-1"
+        "nodeconfig[1].name: shared-l is not a node of the cluster yet; did you mean shared-1"
         in done.stderr
     )
     first = json.loads(done.stdout)

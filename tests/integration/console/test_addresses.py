@@ -24,12 +24,12 @@ def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int,
         expect(page.locator(".answer")).not_to_contain_text("no span")
         visit(page, "#/pods?phase=sleeping")
         expect(page.locator(".answer")).to_contain_text(
-            "no phase is called sleeping; waiting, placed, bound, allocated and rejected are."
+            "no phase is called sleeping; pending, placed, bound, allocated and rejected are."
         )
         expect(page.locator("#rows td.name")).not_to_have_count(0)
         expect(page.locator("[data-phase='']")).to_have_attribute("aria-pressed", "true")
         assert offences(page) == []
-        page.locator("[data-phase='waiting']").click()
+        page.locator("[data-phase='pending']").click()
         expect(page.locator(".answer")).not_to_contain_text("no phase")
         visit(page, "#/whatif?pod=x/y")
         expect(page.locator("h1")).to_have_text("There is no pod x/y to help.")

@@ -154,8 +154,8 @@ def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: s
         page.keyboard.press("2")
         expect(page.locator("h1")).to_contain_text("are live")
         assert are_plans(page, withdrawn, 2)
-        page.locator("[data-phase=waiting]").click()
-        expect(page.locator("[data-phase=waiting]")).to_have_attribute("aria-pressed", "true")
+        page.locator("[data-phase=pending]").click()
+        expect(page.locator("[data-phase=pending]")).to_have_attribute("aria-pressed", "true")
 
 
 def line(error: str, status: int) -> str:

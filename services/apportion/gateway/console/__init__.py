@@ -1,1 +1,1 @@
-"""The console: pages for a browser, of static files that ask the read API and nothing else."""
+"""The console: static pages for a browser that use only the read API."""

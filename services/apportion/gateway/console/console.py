@@ -1,10 +1,8 @@
-"""The console's files over HTTP, as they stand in `static/`: no build step, no other host.
+"""Serves the console's files from `static/`, without a build step or other hosts.
 
-Everything a page shows it asks from the read API. The files are read once and held in memory, each
-with a tag of its content, so that a browser asks again and is answered in a word.
-
-Invariant: nothing outside `static/` is ever answered, and every answer carries the policy that
-keeps a page from loading, running or asking anything that is not this gateway's own."""
+The files are read once and kept in memory, each with an ETag. Invariant: nothing outside
+`static/` is served, and every answer has the policy that restricts a page to this gateway's own
+resources."""
 
 import mimetypes
 from collections.abc import Iterable
@@ -41,7 +39,7 @@ class _File(Struct, frozen=True):
 
 
 def console_routes() -> Iterable[web.AbstractRouteDef]:
-    """`/` is the page; what it loads is below `/console/`."""
+    """Return the routes: `/` is the page, and what it loads is below `/console/`."""
     files = served()
 
     async def page(request: web.Request) -> web.Response:
@@ -57,14 +55,14 @@ def console_routes() -> Iterable[web.AbstractRouteDef]:
 
 
 def served() -> dict[str, _File]:
-    """Every file by its path: those of `static`, and the vocabulary."""
+    """Return the files of `static` by path, and the vocabulary."""
     files = dict(_files(resources.files(__package__) / "static", ""))
     files["js/vocabulary.js"] = _file("vocabulary.js", vocabulary())
     return files
 
 
 def vocabulary() -> bytes:
-    """The verbs' words and the names of all policies, as a module."""
+    """Return the CLI's texts and the policies' names as a JavaScript module."""
     policies = tuple(POLICIES)
     tables = {"PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY, "POLICIES": policies}
     return b"".join(

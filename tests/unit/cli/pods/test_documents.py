@@ -150,7 +150,7 @@ def test_what_is_doubtful_has_its_own_line(tmp_path: Path) -> None:
     (slip,) = wish.slips
     assert slip.startswith(f"{file}, line {line}: {field}: ")
     done = CliRunner().invoke(check.command, ["-f", str(file)])
-    assert f"  doubtful  line {line}, {field}: " in done.stdout
+    assert f"  warning   line {line}, {field}: " in done.stdout
     said = json.loads(CliRunner().invoke(check.command, ["-f", str(file), "--json"]).stdout)
     (note,) = said["documents"][0]["notes"]
     assert (note["line"], note["field"]) == (line, field)

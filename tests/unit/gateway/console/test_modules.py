@@ -485,7 +485,7 @@ def test_words_by_names_are_those_of_the_verbs(node: NodeModules) -> None:
     found = node.run("vocabulary.js", "return [m.PHASES, m.OUTCOMES, m.STORY, m.POLICIES];")
     assert found == [PHASES, OUTCOMES, STORY, list(POLICIES)]
     assert node.run("words.js", "return ['refused', 'bound'].map(m.phaseWord);") == [
-        "waiting",
+        "pending",
         "bound",
     ]
 

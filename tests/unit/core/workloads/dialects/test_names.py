@@ -1,4 +1,4 @@
-"""Configured names: what a configuration may rename, and what would make it ambiguous."""
+"""Configured names: what may be renamed, and which names would be ambiguous."""
 
 import msgspec
 import pytest
@@ -23,13 +23,14 @@ VGPU = ("count", "memory", "memory_percent", "cores")
     ],
 )
 def test_a_configuration_that_cannot_be_meant(document: dict[str, object], says: str) -> None:
-    """A name without a domain, a name twice, a default out of bounds, a key without effect."""
+    """A name without a domain, a repeated name, a bad default and a key without effect are
+    refused."""
     with pytest.raises(msgspec.ValidationError, match=says):
         msgspec.convert(document, DialectConfig)
 
 
 def test_every_known_name_is_claimed() -> None:
-    """A device's resource name never counts as an extended resource as well."""
+    """A device's resource name is never also an extended resource."""
     names = claimed(DialectConfig())
     assert {"nvidia.com/gpu", "nvidia.com/gpumem-percentage", "nvidia.com/priority"} <= names
     assert {"volcano.sh/vgpu-number", "volcano.sh/gpu-memory"} <= names
@@ -53,7 +54,7 @@ def test_every_known_name_is_claimed() -> None:
     ],
 )
 def test_values_are_shown_short(value: object, said: str) -> None:
-    """An error is one line, whatever somebody sent."""
+    """Values in errors are shortened to one line."""
     assert shown(value) == said
     bare = value is None or isinstance(value, list | dict)
     text = str(ManifestError("a", value, "is bad", "mend it"))

@@ -20,7 +20,7 @@ import { ListPage, NEWER } from "./list_page.js";
 
 const PODS_MOST = 10_000;
 const ROWS_SHOWN = 150;
-const PHASES = ["", "waiting", "placed", "bound", "allocated", "rejected"];
+const PHASES = ["", "pending", "placed", "bound", "allocated", "rejected"];
 
 /** See app.js. */
 export const open = (main, context) => new PodsPage(main, context).start();

@@ -121,7 +121,7 @@ function lineCard(line, at) {
                     ${link(
                       "pods",
                       `and ${num(line.pods - Math.min(rows, line.first.length))} more`,
-                      { phase: "waiting" },
+                      { phase: "pending" },
                     )}
                   </td>
                 </tr>`

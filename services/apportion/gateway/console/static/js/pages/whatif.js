@@ -768,7 +768,7 @@ const unusable = problems =>
     ${problems.map(words => html`<p class="note bad"><span>${withCode(words)}</span></p>`)}
   </section>`;
 
-const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };
+const LOOKS = { fits: "allocated", "not-now": "pending", never: "never", unchanged: "allocated" };
 
 /** What keeps a gang out that no cause says: of a limit one does. */
 function limitBesides({ limit, causes }) {
