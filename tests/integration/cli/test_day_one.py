@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.helm import rendered
+from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 from tests.tidy.tree import ROOT
 
@@ -56,6 +57,11 @@ def test_each_command_shows_what_it_promises(tmp_path: Path) -> None:
     said: dict[str, str] = {}
     with Standalone(tmp_path / "data") as up:
         up.up()
+        # The page asks what was a second ago; a fast machine is there before a pod was.
+        wait_until(
+            lambda: SHOWS["who"] in up.run("who", "ascend-1", "--at", "-1s").stdout,
+            "a second since the first placement",
+        )
         for command in (each for row in promised().values() for each in row):
             words = shlex.split(command)
             if words[0] == "apportion":
